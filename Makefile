@@ -1,0 +1,41 @@
+# Everything is done from here; CI runs what you run. `make PYTHON=python3.12 run` chooses another Python.
+PYTHON ?= python3
+VENV_PYTHON := .venv/bin/python
+
+.PHONY: help install install-dev run test check fix bench
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run     the all-in-one on http://127.0.0.1:8080, state in .reach/ (REACH_HOST, REACH_PORT, REACH_HOME)"
+	@echo "make test    all tests; ARGS='-k word' passes options to pytest"
+	@echo "make check   lint, format, types, import contract, migrations, documentation"
+	@echo "make fix     lint and format, repaired"
+	@echo "make bench   cost per call, measured"
+
+install:
+	@$(PYTHON) install.py requirements.txt
+
+install-dev:
+	@$(PYTHON) install.py requirements-dev.txt
+
+# exec: signals reach the server itself. make hands SIGTERM on and waits; Ctrl-C reaches both.
+run: install
+	@exec $(VENV_PYTHON) manage.py reach_serve
+
+test: install-dev
+	$(VENV_PYTHON) -m pytest $(ARGS)
+
+check: install-dev
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m mypy
+	.venv/bin/lint-imports
+	$(VENV_PYTHON) manage.py makemigrations --check --dry-run
+	$(VENV_PYTHON) manage.py reach_configuration --check
+
+fix: install-dev
+	$(VENV_PYTHON) -m ruff check --fix .
+	$(VENV_PYTHON) -m ruff format .
+
+bench: install-dev
+	$(VENV_PYTHON) -m bench.run $(ARGS)

@@ -1,0 +1,290 @@
+"""All settings, and the only reader of the environment.
+
+Every `REACH_*` number is declared by `limit()`, which keeps unit, default and reason together:
+`manage.py reach_configuration` writes `docs/configuration.md` from that list.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext_lazy as _
+
+from reach_project import embedded
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One documented setting: its name, default, unit and the reason for the default."""
+
+    name: str
+    default: object
+    unit: str
+    reason: str
+
+
+CONFIGURATION: list[Limit] = []
+
+
+def limit(name: str, default: float | int | bool | str, unit: str, reason: str):
+    """Read one setting from the environment in the type of its default. Raises ImproperlyConfigured otherwise."""
+    CONFIGURATION.append(Limit(name, default, unit, reason))
+    if isinstance(default, bool):
+        read = env.bool
+    elif isinstance(default, int):
+        read = env.int
+    elif isinstance(default, float):
+        read = env.float
+    else:
+        return env.str(name, default=default)
+    try:
+        value = read(name, default=default)
+    except ValueError as exc:
+        raise ImproperlyConfigured(f"{name}={env.str(name)!r} is not a number ({unit})") from exc
+    if not isinstance(value, bool) and value < 0:
+        raise ImproperlyConfigured(f"{name}={value} must not be negative ({unit})")
+    return value
+
+
+# --- Where it runs ---------------------------------------------------------------------------------------------------
+
+REACH_HOME = Path(limit("REACH_HOME", ".reach", "path", "state of one instance: credentials, secret key, database"))
+REACH_HOME = REACH_HOME if REACH_HOME.is_absolute() else BASE_DIR / REACH_HOME
+
+
+def listen_address() -> tuple[str, int]:
+    """Host and port from REACH_HOST/REACH_PORT, else from the article's LISTEN_ADDR (":8080")."""
+    host, _colon, port = env.str("LISTEN_ADDR", default="").rpartition(":")
+    return env.str("REACH_HOST", default=host or "127.0.0.1"), env.int("REACH_PORT", default=int(port or 8080))
+
+
+REACH_HOST, REACH_PORT = listen_address()
+CONFIGURATION += [
+    Limit("REACH_HOST", "127.0.0.1", "address", "loopback until you decide otherwise; LISTEN_ADDR=:8080 works too"),
+    Limit("REACH_PORT", 8080, "port", "the article's port"),
+    Limit("DATABASE_URL", "", "url", "PostgreSQL 15 or newer; empty = an embedded PostgreSQL under REACH_HOME"),
+    Limit("REDIS_URL", "", "url", "broker when several processes share work; empty = in memory, one process"),
+    Limit("SECRET_KEY", "", "text", "signs sessions, encrypts signing secrets; empty = generated on first start"),
+    Limit("ALLOWED_HOSTS", "", "comma list", "names this instance answers to, besides loopback and REACH_HOST"),
+    Limit("ROUTE_FILE", "", "path", "YAML or JSON; becomes revision 1, later edits become a change in review"),
+]
+REACH_ROLE = limit("REACH_ROLE", "all", "all|dispatcher|console", "which endpoints this process serves")
+DATABASE_URL = env.str("DATABASE_URL", default="")
+REDIS_URL = env.str("REDIS_URL", default="")
+ROUTE_FILE = env.str("ROUTE_FILE", default="")
+REACH_DATABASE_POOL = limit(
+    "REACH_DATABASE_POOL", 12, "connections", "for ordinary endpoints; dispatch has its own four, whatever these do"
+)
+
+# --- Secrets ---------------------------------------------------------------------------------------------------------
+
+
+def stored_secret_key(path: Path) -> str:
+    """The secret key of this home, made on first use, readable by its owner only."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(path, "x", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:  # Path.open has no opener
+                file.write(secrets.token_urlsafe(50))
+        except FileExistsError:
+            pass  # another process of this home was first
+        return path.read_text().strip()
+
+
+GIVEN_SECRET_KEY = env.str("SECRET_KEY", default="")
+SECRET_KEY = GIVEN_SECRET_KEY or stored_secret_key(REACH_HOME / "secret_key")
+
+# --- Django ----------------------------------------------------------------------------------------------------------
+
+DEBUG = False
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", REACH_HOST, *env.list("ALLOWED_HOSTS", default=[])]
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "registry",
+    "receipts",
+    "routing",
+    "dashboard",
+    "reach_project",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "reach_project.urls"
+ASGI_APPLICATION = "reach_project.asgi.application"
+APPEND_SLASH = False
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES: dict[str, dict[str, object]] = {
+    "default": dict(env.db_url_config(DATABASE_URL) if DATABASE_URL else embedded.database_settings(REACH_HOME))
+}
+DATABASES["default"] |= {
+    "ENGINE": "django.db.backends.postgresql",
+    "OPTIONS": DATABASES["default"].get("OPTIONS", {})
+    | {"pool": {"min_size": 0, "max_size": REACH_DATABASE_POOL, "timeout": 10}},
+}
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
+LOCALE_PATHS = [BASE_DIR / "locale"]
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "/static/"
+WHITENOISE_USE_FINDERS = True  # served from where they lie: nothing to collect before a start
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["registry.auth.KeyAuthentication", "registry.auth.SessionAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["registry.auth.HasScope"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": [],  # bodies are read by `registry.http.read_body`, chunked ones too
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "reach_project.problems.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Agent-Reach",
+    "DESCRIPTION": "The layer through which a company's AI agents reach each other.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": [],
+    "SERVE_AUTHENTICATION": [],
+    "SWAGGER_UI_DIST": "SIDECAR",  # files of our own: the page loads nothing from elsewhere
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},
+}
+
+# --- Celery ----------------------------------------------------------------------------------------------------------
+
+CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
+CELERY_BROKER_TRANSPORT_OPTIONS = {} if REDIS_URL else {"polling_interval": 0.02}
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # the broker may be away for as long as it likes
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TASK_ACKS_LATE = True
+CELERY_TIMEZONE = "UTC"
+CELERY_TASK_DEFAULT_QUEUE = "reach"
+
+# --- Logging ---------------------------------------------------------------------------------------------------------
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {  # what is wrong with a request, or not ready yet, is told to who asked
+        "mistakes of ours": {"()": "django.utils.log.CallbackFilter", "callback": lambda record: bool(record.exc_info)}
+    },
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {
+        **{name: {"level": "WARNING"} for name in ("asyncio", "celery", "kombu", "uvicorn", "aiohttp")},
+        "django.request": {"filters": ["mistakes of ours"]},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},  # likewise
+    },
+}
+
+# --- Bodies ----------------------------------------------------------------------------------------------------------
+
+REACH_MAX_BODY_BYTES = limit("REACH_MAX_BODY_BYTES", 1_048_576, "bytes", "one request must not fill a process")
+REACH_MAX_RESPONSE_BYTES = limit("REACH_MAX_RESPONSE_BYTES", 4_194_304, "bytes", "a node's answer; likewise")
+REACH_MAX_JSON_DEPTH = limit("REACH_MAX_JSON_DEPTH", 64, "levels", "deeper documents are attacks or mistakes")
+REACH_MAX_CONTEXT_BYTES = limit("REACH_MAX_CONTEXT_BYTES", 16_384, "bytes", "`context` travels along every hop")
+REACH_BODY_TIMEOUT_S = limit("REACH_BODY_TIMEOUT_S", 10.0, "s", "a body that trickles in holds a connection")
+DATA_UPLOAD_MAX_MEMORY_SIZE = REACH_MAX_BODY_BYTES
+
+# --- Calls -----------------------------------------------------------------------------------------------------------
+
+REACH_DEFAULT_ROUTE = limit("REACH_DEFAULT_ROUTE", "auto", "auto|deny", "what happens to a call that no route matches")
+REACH_TIER_LIGHT_S = limit("REACH_TIER_LIGHT_S", 10.0, "s", "default deadline of `light` capabilities")
+REACH_TIER_MEDIUM_S = limit("REACH_TIER_MEDIUM_S", 60.0, "s", "default deadline of `medium` capabilities")
+REACH_TIER_HEAVY_S = limit("REACH_TIER_HEAVY_S", 600.0, "s", "default deadline of `heavy` capabilities")
+REACH_MAX_TIMEOUT_MS = limit("REACH_MAX_TIMEOUT_MS", 600_000, "ms", "no call may ask for more")
+REACH_MAX_HOPS = limit("REACH_MAX_HOPS", 16, "calls", "a longer chain of parents is a loop in disguise")
+REACH_MAX_RETRIES = limit("REACH_MAX_RETRIES", 2, "retries", "five made the article's retry storm")
+REACH_RETRY_BASE_DELAY_MS = limit("REACH_RETRY_BASE_DELAY_MS", 100, "ms", "doubled each time, times 0.5 to 1.5")
+REACH_RETRY_TOTAL_MS = limit("REACH_RETRY_TOTAL_MS", 30_000, "ms", "no attempt starts later after the first forward")
+REACH_IDLE_TIMEOUT_S = limit("REACH_IDLE_TIMEOUT_S", 30.0, "s", "silence after a first `running` ends an attempt")
+REACH_CONNECT_TIMEOUT_S = limit("REACH_CONNECT_TIMEOUT_S", 2.0, "s", "a node that takes longer is not reachable")
+REACH_NODE_KEEPALIVE_S = limit(
+    "REACH_NODE_KEEPALIVE_S", 1.5, "s", "idle connections to nodes; below the 2 s after which common servers close them"
+)
+REACH_IDEMPOTENCY_TTL_S = limit("REACH_IDEMPOTENCY_TTL_S", 86_400, "s", "how long an idempotency key is remembered")
+REACH_RETRY_AFTER_MS = limit("REACH_RETRY_AFTER_MS", 1000, "ms", "advice on 503 where no route says otherwise")
+REACH_MAX_CANDIDATES_SHOWN = limit("REACH_MAX_CANDIDATES_SHOWN", 32, "nodes", "in `routed`; counts beyond")
+REACH_LATENCY_DECAY_S = limit("REACH_LATENCY_DECAY_S", 10.0, "s", "how fast a node's peak latency is forgotten")
+
+# --- Journal, leases, sweeps -----------------------------------------------------------------------------------------
+
+REACH_FLUSH_MAX_ROWS = limit("REACH_FLUSH_MAX_ROWS", 256, "calls", "one group commit; more wait for the next")
+REACH_DATABASE_RETRY_S = limit("REACH_DATABASE_RETRY_S", 0.5, "s", "pause between attempts to reach a lost database")
+REACH_DATABASE_TIMEOUT_S = limit("REACH_DATABASE_TIMEOUT_S", 5.0, "s", "a database that takes longer counts as away")
+REACH_PROCESS_LEASE_S = limit("REACH_PROCESS_LEASE_S", 5.0, "s", "a silent dispatcher's calls are taken over after it")
+REACH_SWEEP_INTERVAL_S = limit("REACH_SWEEP_INTERVAL_S", 1.0, "s", "how often due and orphaned calls are looked for")
+REACH_SWEEP_BATCH = limit("REACH_SWEEP_BATCH", 200, "calls", "taken by one sweep")
+REACH_WAIT_POLL_S = limit("REACH_WAIT_POLL_S", 0.25, "s", "net behind the notification that wakes a waiting caller")
+REACH_WAIT_MAX_S = limit("REACH_WAIT_MAX_S", 60.0, "s", "longest `wait`; ask again after it")
+REACH_SNAPSHOT_POLL_S = limit("REACH_SNAPSHOT_POLL_S", 1.0, "s", "net behind the notification of table changes")
+REACH_DRAIN_S = limit("REACH_DRAIN_S", 25.0, "s", "calls at work may finish for so long after SIGTERM")
+REACH_PARTITION_HOURS = limit("REACH_PARTITION_HOURS", 24, "h", "calls and receipts are partitioned by this span")
+REACH_PARTITIONS_AHEAD = limit("REACH_PARTITIONS_AHEAD", 7, "partitions", "made in advance")
+REACH_RETENTION_DAYS = limit("REACH_RETENTION_DAYS", 30, "days", "older calls and receipts are dropped")
+
+# --- Registry --------------------------------------------------------------------------------------------------------
+
+REACH_PROBE_TIMEOUT_S = limit("REACH_PROBE_TIMEOUT_S", 2.0, "s", "a zero-cost task that takes longer is not ready")
+REACH_PROBE_OUT_INTERVAL_S = limit("REACH_PROBE_OUT_INTERVAL_S", 2.0, "s", "how often a node that is out is probed")
+REACH_MAX_SCHEMA_BYTES = limit("REACH_MAX_SCHEMA_BYTES", 65_536, "bytes", "one declared JSON Schema")
+REACH_MAX_SCHEMA_DEPTH = limit("REACH_MAX_SCHEMA_DEPTH", 32, "levels", "one declared JSON Schema")
+REACH_MAX_CAPABILITIES = limit("REACH_MAX_CAPABILITIES", 200, "capabilities", "of one node")
+REACH_MAX_ROUTES = limit("REACH_MAX_ROUTES", 5000, "routes", "of one table")
+REACH_ALLOWED_ADDRESSES = limit(
+    "REACH_ALLOWED_ADDRESSES", "", "comma list", "CIDRs and host names nodes may have; empty = all but link-local"
+)
+REACH_METRICS_PUBLIC = limit("REACH_METRICS_PUBLIC", False, "bool", "whether /metrics needs no key")
