@@ -1,0 +1,101 @@
+"""Frozen values of the registry: what a node is and what it declares. Routing reads nothing else of a node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Health(StrEnum):
+    """What probes and dispatchers have seen of a node."""
+
+    STARTING = "starting"
+    READY = "ready"
+    NOT_READY = "not_ready"
+    SUSPECT = "suspect"
+
+
+class AdminState(StrEnum):
+    """What an operator (or a leaving node) has decided about a node."""
+
+    ENABLED = "enabled"
+    DRAINING = "draining"
+    DISABLED = "disabled"
+
+
+class Tier(StrEnum):
+    """How long a capability's work may take when the caller names no time."""
+
+    LIGHT = "light"
+    MEDIUM = "medium"
+    HEAVY = "heavy"
+
+
+class Schema(Protocol):
+    """A compiled JSON Schema; `registry.schemas.compile_schema` makes them."""
+
+    digest: str
+
+    def accepts(self, value: Any) -> bool: ...
+
+    def errors(self, value: Any, *, root: str) -> list[dict[str, str]]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """One capability as one node declares it."""
+
+    capability: str
+    input: Schema
+    output: Schema
+    version: str = ""
+    cost_level: str = "medium"
+    rate_per_s: float | None = None
+    tier: Tier = Tier.MEDIUM
+    idempotent: bool = False
+    tags: frozenset[str] = frozenset()
+    allow_callers: frozenset[str] = frozenset()
+    narrowness: int = 0
+    """How much the input schema demands (`registry.schemas.narrowness`): a catch-all is 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One running copy of a service, as the current snapshot knows it."""
+
+    service_id: str
+    node_id: str
+    address: str
+    weight: int = 100
+    health: Health = Health.READY
+    admin_state: AdminState = AdminState.ENABLED
+    expired: bool = False
+    tags: frozenset[str] = frozenset()
+    version: str = ""
+    invoke_url: str = ""
+    cancel_url: str | None = None
+    max_concurrency: int | None = None
+    offers: Mapping[str, Offer] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.service_id, self.node_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A node's one visible status with the sentence that explains it (empty only when ready)."""
+
+    name: str
+    reason: str
+
+
+def visible_status(health: Health, reason: str, admin_state: AdminState, *, expired: bool) -> Status:
+    """Fold what was decided, leased and seen into the one status operators read; the strongest refusal wins."""
+    if admin_state is AdminState.DISABLED:
+        return Status("disabled", "disabled by an operator")
+    if admin_state is AdminState.DRAINING:
+        return Status("draining", "takes no new calls; running ones may finish")
+    if expired:
+        return Status("expired", "lease ran out: no heartbeat in time")
+    return Status(health.value, "" if health is Health.READY else reason)

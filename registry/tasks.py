@@ -1,0 +1,31 @@
+"""What the workers do for the registry: ids in, fresh rows read, one service called; each may run twice."""
+
+from celery import shared_task
+from django.utils import timezone
+
+from registry import services
+from registry.models import Node
+
+PROBED_PER_SWEEP = 500
+
+
+@shared_task(name="registry.probe_node")
+def probe_node(node_pk: int) -> None:
+    """Look at one node now."""
+    services.probe_nodes(Node.objects.present().filter(pk=node_pk))
+
+
+@shared_task(name="registry.probe_waiting")
+def probe_waiting() -> None:
+    """Look at nodes that are out; a random part of them when there are very many."""
+    services.probe_nodes(Node.objects.waiting_for_proof().order_by("?")[:PROBED_PER_SWEEP])
+
+
+@shared_task(name="registry.expire_leases")
+def expire_leases() -> None:
+    services.expire_leases(timezone.now())
+
+
+@shared_task(name="registry.finish_drains")
+def finish_drains() -> None:
+    services.finish_drains(timezone.now())
