@@ -1,0 +1,226 @@
+"""Reading calls, traces and statistics by REST."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from receipts.core.envelope import valid_trace_id
+from receipts.core.lifecycle import CallStatus
+from receipts.errors import CallNotFound
+from receipts.journal import Journal
+from receipts.models import Call, Receipt
+from receipts.partitions import lowest_id
+from registry.auth import OBSERVE, Key
+from registry.errors import Forbidden, InvalidRequest, NotFound
+from registry.http import invalid_parameter, json_response, page
+
+SHOWN = (
+    "id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id", "table_revision", "service_id",
+    "node_id", "attempts", "accepted_at", "ended_at", "deadline", "output", "error", "labels", "idempotency_key",
+    "session_id", "origin_caller",
+)  # fmt: skip
+RECEIPT_SHOWN = ("seq", "kind", "attempt", "service_id", "node_id", "at", "detail")
+TRACE_CALLS_SHOWN = 1000
+READ = ("observe", "operate", "dispatch")
+
+
+def may_see_all(key: Key) -> bool:
+    return not key.scopes.isdisjoint(OBSERVE)
+
+
+async def visible_call(journal: Journal, call_id: UUID, key: Key) -> dict[str, Any]:
+    """One call's row for the hot endpoints. Raises CallNotFound, Forbidden, Unavailable."""
+    rows = await journal.read(f"SELECT {', '.join(SHOWN)} FROM calls WHERE id = %s", call_id)
+    return seen_by(key, rows[0] if rows else None, call_id)
+
+
+def seen_by(key: Key, row: dict[str, Any] | None, call_id: UUID) -> dict[str, Any]:
+    """The row, if there is one and the key may read it. Raises CallNotFound, Forbidden."""
+    if row is None:
+        raise CallNotFound(f"no call {call_id}")
+    if not may_see_all(key) and row["caller"] != key.caller:
+        raise Forbidden("this call belongs to another caller; reading it needs the scope observe")
+    return row
+
+
+def call_document(row: dict[str, Any]) -> dict[str, Any]:
+    """A call as CONTRACT §5 shows it."""
+    document = dict(row)
+    document["call_id"] = document.pop("id")
+    for name in ("output", "error"):
+        document[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
+    document["labels"] = row["labels"] or {}
+    return document
+
+
+async def receipt_documents(journal: Journal, call_id: UUID) -> list[dict[str, Any]]:
+    rows = await journal.read(
+        f"SELECT {', '.join(RECEIPT_SHOWN)} FROM receipts WHERE call_id = %s ORDER BY seq", call_id
+    )
+    return [receipt_document(row) for row in rows]
+
+
+def receipt_document(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"detail": None if row["detail"] is None else msgspec.Raw(row["detail"].encode())}
+
+
+# --- Lists -----------------------------------------------------------------------------------------------------------
+
+FILTERS = ("status", "capability", "service_id", "caller", "trace_id", "idempotency_key", "session_id")
+QUERY = [OpenApiParameter(name, str) for name in (*FILTERS, "label", "since", "until", "cursor", "limit")]
+
+
+class CallsView(APIView):
+    """Calls, newest first."""
+
+    scopes = {"GET": READ}
+
+    @extend_schema(operation_id="calls_list", parameters=QUERY, responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request) -> HttpResponse:
+        calls = filtered(Call.objects.all(), request)
+        if not may_see_all(request.auth):
+            calls = calls.filter(caller=request.auth.caller)
+        rows, next_cursor = page(calls, request, ["-id"])
+        return json_response({"results": [call_document(row_of(call)) for call in rows], "next_cursor": next_cursor})
+
+
+def row_of(call: Call) -> dict[str, Any]:
+    return {name: getattr(call, name) for name in SHOWN}
+
+
+def filtered(calls: QuerySet[Call], request: Request) -> QuerySet[Call]:
+    """The calls that the query parameters ask for. Raises InvalidRequest naming the parameter."""
+    for name in FILTERS:
+        if (value := request.GET.get(name)) is not None:
+            calls = calls.filter(**{name: clean(name, value)})
+    if (status := request.GET.get("status")) is not None and status not in set(CallStatus):
+        raise invalid_parameter("status", f"must be one of {', '.join(CallStatus)}")
+    if (label := request.GET.get("label")) is not None:
+        name, colon, value = clean("label", label).partition(":")
+        if not colon:
+            raise invalid_parameter("label", "must be name:value")
+        calls = calls.filter(labels__contains={name: value})
+    if since := moment_parameter(request, "since"):
+        calls = calls.filter(id__gte=lowest_id(since), accepted_at__gte=since)
+    if until := moment_parameter(request, "until"):
+        calls = calls.filter(accepted_at__lt=until)
+    return calls
+
+
+def clean(name: str, value: str) -> str:
+    if "\x00" in value:
+        raise invalid_parameter(name, "holds U+0000")
+    return value
+
+
+def moment_parameter(request: Request, name: str) -> datetime | None:
+    """An RFC 3339 query parameter. Raises InvalidRequest."""
+    text = request.GET.get(name)
+    if text is None:
+        return None
+    try:
+        moment = parse_datetime(text.replace(" ", "+"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise invalid_parameter(name, "must be an RFC 3339 moment with a zone, like 2026-01-31T12:00:00Z")
+    return moment
+
+
+class CallView(APIView):
+    """One call."""
+
+    scopes = {"GET": READ}
+
+    @extend_schema(operation_id="calls_read", responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request, call_id: UUID) -> HttpResponse:
+        row = Call.objects.filter(pk=call_id).values(*SHOWN).first()
+        return json_response(call_document(seen_by(request.auth, row, call_id)))
+
+
+class TraceView(APIView):
+    """All calls of one trace, as trees, with their receipts."""
+
+    scopes = {"GET": READ}
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request, trace_id: str) -> HttpResponse:
+        if not valid_trace_id(trace_id):
+            raise InvalidRequest("trace_id must be 32 lower-case hex digits")
+        calls = Call.objects.filter(trace_id=trace_id).order_by("id").values(*SHOWN)
+        if not may_see_all(request.auth):
+            calls = calls.filter(caller=request.auth.caller)
+        rows = list(calls[:TRACE_CALLS_SHOWN])
+        if not rows:
+            raise NotFound(f"no trace {trace_id}")
+        return json_response({"trace_id": trace_id, "calls": trees(rows)})
+
+
+def trees(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls as trees by parent; one whose parent is not among them is a root."""
+    nodes = {row["id"]: call_document(row) | {"receipts": [], "children": []} for row in rows}
+    told = Receipt.objects.filter(call_id__in=list(nodes)).order_by("call_id", "seq")
+    for receipt in told:
+        row = {name: getattr(receipt, name) for name in RECEIPT_SHOWN}
+        nodes[receipt.call_id]["receipts"].append(receipt_document(row))
+    roots: list[dict[str, Any]] = []
+    for row in rows:
+        parent = nodes.get(row["parent_call_id"])
+        (parent["children"] if parent is not None else roots).append(nodes[row["id"]])
+    return roots
+
+
+# --- Statistics ------------------------------------------------------------------------------------------------------
+
+GROUPS = ("service_id", "capability", "route_id", "caller", "node_id")
+STATS = """
+SELECT {group} AS key, count(*) AS calls, count(*) FILTER (WHERE status <> 'succeeded') AS failures,
+    round((count(*) / sum(count(*)) OVER ())::numeric, 4)::float8 AS share,
+    percentile_cont(ARRAY[0.5, 0.9, 0.99])
+        WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - accepted_at) * 1000) AS ms
+FROM calls WHERE ended_at IS NOT NULL AND id >= %s AND accepted_at >= %s AND accepted_at < %s
+GROUP BY {group} ORDER BY calls DESC, key LIMIT 500
+"""
+
+
+class StatsView(APIView):
+    """Ended calls of a span of time, grouped: how many, how many failed, how long they took. Default: the last hour."""
+
+    scopes = {"GET": OBSERVE}
+
+    @extend_schema(
+        parameters=[OpenApiParameter(name, str) for name in ("group_by", "since", "until")],
+        responses=OpenApiTypes.OBJECT,
+    )
+    def get(self, request: Request) -> HttpResponse:
+        group = request.GET.get("group_by", "service_id")
+        if group not in GROUPS:
+            raise invalid_parameter("group_by", f"must be one of {', '.join(GROUPS)}")
+        until = moment_parameter(request, "until") or datetime.now().astimezone()
+        since = moment_parameter(request, "since") or datetime.fromtimestamp(until.timestamp() - 3600, until.tzinfo)
+        with connection.cursor() as cursor:
+            cursor.execute(STATS.format(group=group), [lowest_id(since), since, until])
+            rows = cursor.fetchall()
+        results = [
+            {
+                group: key,
+                "calls": calls,
+                "failures": failures,
+                "share": share,
+                "latency_ms": {"p50": round(ms[0], 1), "p90": round(ms[1], 1), "p99": round(ms[2], 1)},
+            }
+            for key, calls, failures, share, ms in rows
+        ]
+        return json_response(
+            {"group_by": group, "since": since, "until": until, "results": results, "next_cursor": None}
+        )

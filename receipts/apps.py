@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class ReceiptsConfig(AppConfig):
+    name = "receipts"
+    verbose_name = _("Receipts")
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,153 @@
+"""The envelope: what a caller asks for, parsed once, frozen."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from registry.core.strict_json import decode_strict
+from registry.errors import InvalidRequest
+
+
+class Urgency(StrEnum):
+    """How soon the caller needs the answer."""
+
+    INTERACTIVE = "interactive"
+    NORMAL = "normal"
+    BULK = "bulk"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallEnvelope:
+    """What was asked. Moments are epoch milliseconds by the reach's clock, spans are milliseconds."""
+
+    capability: str
+    payload: Any
+    caller: str
+    received_at_millis: int
+    tags: frozenset[str] = frozenset()
+    urgency: str = "normal"
+    timeout_ms: int | None = None
+    idempotency_key: str | None = None
+    trace_id: str | None = None
+    parent_call_id: UUID | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    session_id: str | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+    max_retries: int | None = None
+    retry_base_delay_ms: int | None = None
+
+    @property
+    def payload_digest(self) -> str:
+        """SHA-256 of the canonical payload."""
+        return digest_of(self.payload)
+
+    @property
+    def request_digest(self) -> str:
+        """What makes two requests under one idempotency key "the same": capability, payload, tags, labels."""
+        return digest_of([self.capability, self.payload, sorted(self.tags), self.labels])
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 (hex) of a JSON value in canonical form: sorted keys, no spaces."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
+ShortText = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class EnvelopeBody(msgspec.Struct, frozen=True, gc=False):
+    """The wire form (CONTRACT §4). Unknown fields are ignored, so that callers may be newer than the reach."""
+
+    payload: Any
+    capability: Name | None = None
+    intent: str | None = None
+    tags: Annotated[list[ShortText], msgspec.Meta(max_length=32)] = []
+    urgency: Literal["interactive", "normal", "bulk"] = "normal"
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
+    idempotency_key: ShortText | None = None
+    mode: Literal["sync", "async"] = "sync"
+    callback_url: Text | None = None
+    trace_id: str | None = None
+    parent_call_id: UUID | None = None
+    labels: Annotated[dict[ShortText, Text], msgspec.Meta(max_length=32)] | None = None
+    session_id: ShortText | None = None
+    context: dict[str, Any] | None = None
+    max_retries: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    retry_base_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] | None = None
+
+
+TRACE_ID = re.compile(r"[0-9a-f]{32}")
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+body_decoder = msgspec.json.Decoder(EnvelopeBody)
+
+
+def parse_envelope(
+    body: bytes,
+    *,
+    caller: str,
+    received_at_millis: int,
+    max_depth: int,
+    max_context_bytes: int,
+    traceparent: str | None = None,
+    idempotency_key: str | None = None,
+    prefer: str = "",
+) -> CallEnvelope:
+    """JSON → CallEnvelope. `traceparent`, `idempotency_key` and `prefer` are the headers that may stand in for fields.
+
+    Raises InvalidRequest naming the field.
+    """
+    asked = decode_strict(body, body_decoder, max_depth=max_depth)
+    if asked.capability is None:
+        raise InvalidRequest("capability is required", [{"path": "/capability", "message": "is required"}])
+    if asked.mode == "async" or "respond-async" in prefer:
+        raise InvalidRequest("only mode sync is served", [{"path": "/mode", "message": "must be sync"}])
+    if asked.trace_id is not None and not valid_trace_id(asked.trace_id):
+        raise InvalidRequest(
+            "trace_id must be 32 lower-case hex digits, not all zero", [{"path": "/trace_id", "message": "not 32 hex"}]
+        )
+    if asked.context and len(msgspec.json.encode(asked.context)) > max_context_bytes:
+        raise InvalidRequest(
+            f"context is larger than {max_context_bytes} bytes",
+            [{"path": "/context", "message": f"over {max_context_bytes} bytes"}],
+        )
+    if asked.idempotency_key is None and idempotency_key is not None and not 1 <= len(idempotency_key) <= 256:
+        raise InvalidRequest(
+            "Idempotency-Key must have 1 to 256 characters",
+            [{"path": "/idempotency_key", "message": "must have 1 to 256 characters"}],
+        )
+    return CallEnvelope(
+        capability=asked.capability,
+        payload=asked.payload,
+        caller=caller,
+        received_at_millis=received_at_millis,
+        tags=frozenset(asked.tags),
+        urgency=asked.urgency,
+        timeout_ms=asked.timeout_ms,
+        idempotency_key=asked.idempotency_key or idempotency_key,
+        trace_id=asked.trace_id or trace_id_of(traceparent),
+        parent_call_id=asked.parent_call_id,
+        labels=asked.labels or {},
+        session_id=asked.session_id,
+        context=asked.context or {},
+        max_retries=asked.max_retries,
+        retry_base_delay_ms=asked.retry_base_delay_ms,
+    )
+
+
+def valid_trace_id(text: str) -> bool:
+    """W3C: 32 lower-case hex digits, not all zero."""
+    return TRACE_ID.fullmatch(text) is not None and text != "0" * 32
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """The trace id of a W3C `traceparent` header; None when it is absent or malformed (then it is ignored)."""
+    found = TRACEPARENT.fullmatch(traceparent) if traceparent else None
+    return found[1] if found and found[1] != "0" * 32 else None

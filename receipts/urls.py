@@ -1,0 +1,12 @@
+"""Where calls, traces and statistics are read."""
+
+from django.urls import path
+
+from receipts.api import CallsView, CallView, StatsView, TraceView
+
+urlpatterns = [
+    path("calls", CallsView.as_view()),
+    path("calls/<uuid:call_id>", CallView.as_view()),
+    path("traces/<str:trace_id>", TraceView.as_view()),
+    path("stats", StatsView.as_view()),
+]
