@@ -1,0 +1,47 @@
+"""How well a capability's words answer a text, in any script. Pure; rapidfuzz does the comparing of words.
+
+Words of alphabets are compared as wholes, with tolerance for spelling; Chinese, Japanese and Korean, which put no
+spaces between words, as overlapping pairs of characters.
+"""
+
+import re
+
+from rapidfuzz import fuzz, process
+
+CJK_RANGE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"  # kana, ideographs, hangul
+WORDS = re.compile(rf"[{CJK_RANGE}]+|(?:(?![{CJK_RANGE}])[^\W_])+")
+CJK = re.compile(rf"[{CJK_RANGE}]")
+CJK_BREAKS = re.compile(r"[的了和与及把将]")
+FILLERS = frozenset({"a", "an", "and", "for", "from", "in", "into", "of", "on", "or", "the", "to", "with"})
+SAME_WORD = 75.0
+"""Percent of likeness from which two words count as one: summarize/summary (75), sumary/summary (92)."""
+
+
+def words(text: str) -> frozenset[str]:
+    """The comparable parts of a text: words in lower case, CJK runs as pairs of characters."""
+    found: set[str] = set()
+    for chunk in WORDS.findall(text.lower()):
+        if not CJK.match(chunk):
+            found.add(chunk)
+            continue
+        for run in filter(None, CJK_BREAKS.split(chunk)):
+            found.update(run[i : i + 2] for i in range(max(1, len(run) - 1)))
+    return frozenset(found - FILLERS) or frozenset(found)
+
+
+def likeness(wanted: str, offered: str) -> float:
+    """How much of what `wanted` says is said by `offered`, 0 to 1."""
+    asked, said = words(wanted), words(offered)
+    if not asked or not said:
+        return 0.0
+    return sum(best_of(word, said) for word in asked) / len(asked)
+
+
+def best_of(word: str, said: frozenset[str]) -> float:
+    """1 for a word that is said, its likeness (0 to 1) to the nearest one, or 0 where none is near."""
+    if word in said:
+        return 1.0
+    if CJK.match(word):
+        return 0.0
+    nearest = process.extractOne(word, said, scorer=fuzz.ratio, score_cutoff=SAME_WORD)
+    return nearest[1] / 100 if nearest else 0.0

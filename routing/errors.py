@@ -1,0 +1,55 @@
+"""What can go wrong with routes and their review. Kinds carry facts and know nothing of HTTP.
+
+They are kinds of the registry's `Conflict` and `Forbidden`, so whoever handles those handles these.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from registry.errors import Conflict, Forbidden, ReachError
+
+if TYPE_CHECKING:
+    from routing.core.review import Move, Status
+
+
+class RoutingError(ReachError):
+    """Root of this app's errors."""
+
+
+class NotAllowed(RoutingError, Forbidden):
+    """This person may not make this move."""
+
+
+class OwnChange(NotAllowed):
+    """The author may not approve: four eyes."""
+
+    def __init__(self, move: "Move"):
+        super().__init__(f"nobody may {move} their own route change: a second person has to")
+
+
+class IllegalMove(RoutingError, Conflict):
+    """The route change has no such move from where it stands."""
+
+    def __init__(self, status: "Status", move: "Move"):
+        super().__init__(f"cannot {move} a route change that is {status}")
+        self.status, self.move = status, move
+
+
+class StaleBase(RoutingError, Conflict):
+    """The live table is no longer the one the change was made for."""
+
+    def __init__(self, base: int, live: int):
+        super().__init__(f"base moved: the change was made for revision {base}, live is {live}; rebase it")
+        self.base, self.live = base, live
+
+
+class NotApproved(RoutingError, Conflict):
+    """No standing approval by another person covers exactly this content."""
+
+
+class CannotRevert(RoutingError, Conflict):
+    """What the change did cannot be undone on the live table; `conflicts` names the routes in the way."""
+
+    def __init__(self, detail: str, conflicts: Sequence[str] = ()):
+        super().__init__(detail)
+        self.conflicts = tuple(conflicts)

@@ -1,0 +1,104 @@
+"""Facts of the route table: its numbered revisions, their routes, and the changes under review."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q, UniqueConstraint
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from routing.core.review import Status
+
+
+def status_choices() -> list[tuple[str, str]]:
+    return [(s.value, s.value) for s in Status]
+
+
+class TableRevision(models.Model):
+    """One immutable, numbered state of all routes. The highest number is the live one; none = the empty table, 0."""
+
+    number = models.PositiveIntegerField(_("revision"), primary_key=True)
+    fallback_rules = models.JSONField(_("fallback rules"), default=list)
+    published_at = models.DateTimeField(_("published at"), default=timezone.now)
+    published_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, verbose_name=_("published by"), null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    note = models.TextField(_("note"), blank=True, default="")
+
+    class Meta:
+        verbose_name = _("table revision")
+        verbose_name_plural = _("table revisions")
+        ordering = ["-number"]
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+class Route(models.Model):
+    """A declarative rule of one revision: match → strategy, as it was written."""
+
+    revision = models.ForeignKey(TableRevision, on_delete=models.CASCADE, related_name="routes")
+    route_id = models.CharField(_("route"), max_length=128)
+    position = models.PositiveIntegerField(_("position"))
+    document = models.JSONField(_("rule"))
+
+    class Meta:
+        verbose_name = _("route")
+        verbose_name_plural = _("routes")
+        ordering = ["position"]
+        constraints = [UniqueConstraint(fields=["revision", "route_id"], name="one_route_per_revision_and_id")]
+
+    def __str__(self) -> str:
+        return self.route_id
+
+
+class RouteChange(models.Model):
+    """A proposed next revision."""
+
+    title = models.TextField(_("title"))
+    description = models.TextField(_("description"), blank=True, default="")
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, verbose_name=_("author"), on_delete=models.PROTECT, related_name="route_changes"
+    )
+    base_revision = models.PositiveIntegerField(_("base revision"))
+    document = models.JSONField(_("proposed table"))  # {"routes": […], "fallback_rules": […]}: the whole table
+    operations = models.JSONField(_("operations"), null=True, blank=True)  # as the author wrote them, if so
+    status = models.CharField(_("status"), max_length=16, choices=status_choices, default=Status.DRAFT)
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    updated_at = models.DateTimeField(_("updated at"), default=timezone.now)
+    published_revision = models.OneToOneField(
+        TableRevision, verbose_name=_("published as"), null=True, blank=True, on_delete=models.PROTECT
+    )
+    reverts = models.ForeignKey("self", verbose_name=_("reverts"), null=True, blank=True, on_delete=models.PROTECT)
+
+    class Meta:
+        verbose_name = _("route change")
+        verbose_name_plural = _("route changes")
+        permissions = [("approve_routechange", "Can approve route changes of others")]
+
+    def __str__(self) -> str:
+        return f"{self.pk} {self.title}"
+
+
+class Approval(models.Model):
+    """One person's yes to exactly one content (`digest`); an edit withdraws it."""
+
+    change = models.ForeignKey(RouteChange, on_delete=models.CASCADE, related_name="approvals")
+    approver = models.ForeignKey(settings.AUTH_USER_MODEL, verbose_name=_("approver"), on_delete=models.PROTECT)
+    comment = models.TextField(_("comment"), blank=True, default="")
+    digest = models.CharField(_("content approved"), max_length=64)
+    approved_at = models.DateTimeField(_("approved at"), default=timezone.now)
+    withdrawn_at = models.DateTimeField(_("withdrawn at"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("approval")
+        verbose_name_plural = _("approvals")
+        constraints = [
+            UniqueConstraint(
+                fields=["change", "approver"],
+                condition=Q(withdrawn_at=None),
+                name="one_standing_approval_per_person",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.approver} approves {self.change_id}"
