@@ -1,0 +1,179 @@
+"""The hot endpoints: dispatch, explain, receipts from nodes, and waiting for a call's end."""
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+
+from receipts.api import call_document, receipt_documents, visible_call
+from receipts.core.envelope import CallEnvelope, EnvelopeBody, parse_envelope
+from receipts.errors import CallFailed
+from registry.auth import Key
+from registry.errors import UnsupportedMediaType
+from registry.http import AsyncAPIView, described, invalid_parameter, is_json, json_response
+from routing.core.plan import Attempt, Stop, matching_ids
+from routing.dispatch import Result, begin, decide, ended_call, submit
+from routing.live import now_millis, parts
+from routing.node_receipts import PostedReceipt, parse_receipt, take_receipt
+
+ANY_CALLER = ("observe", "operate", "dispatch")
+
+
+class ResultBody(msgspec.Struct, gc=False):
+    """A sync call's success (CONTRACT §4)."""
+
+    call_id: str
+    trace_id: str
+    status: str
+    output: Any
+    service_id: str | None
+    node_id: str | None
+    route_id: str | None
+    table_revision: int
+    attempts: int
+    duration_ms: int
+    replayed: bool
+
+
+ENVELOPE = {"application/json": described(EnvelopeBody)}
+RESULT = {"application/json": described(ResultBody)}
+
+
+class DispatchView(AsyncAPIView):
+    """A task in, its result out: who is calling; hand the envelope on; show the result."""
+
+    scopes = {"POST": ("dispatch", "operate")}
+
+    @extend_schema(request=ENVELOPE, responses={200: RESULT})
+    async def post(self, request: Request) -> HttpResponse:
+        key: Key = request.auth
+        envelope = envelope_of(request, key)
+        result = await submit(envelope, parts(), any_parent="operate" in key.scopes)
+        return result_response(result)
+
+
+class ExplainView(AsyncAPIView):
+    """Where would this call go, and why: the same decision, nothing sent."""
+
+    scopes = {"POST": ("dispatch", "observe", "operate")}
+
+    @extend_schema(operation_id="dispatch_explain", request=ENVELOPE, responses=OpenApiTypes.OBJECT)
+    async def post(self, request: Request) -> HttpResponse:
+        key: Key = request.auth
+        envelope = envelope_of(request, key)
+        live = parts()
+        journey = await begin(envelope, live, any_parent="operate" in key.scopes)
+        step = decide(journey, live)
+        assert isinstance(step, Attempt | Stop)
+        chosen = step.chosen.node.key if isinstance(step, Attempt) else None
+        body = {
+            "route_id": step.why.route_id,
+            "table_revision": step.why.table_revision,
+            "strategy": step.why.strategy,
+            "matched_routes": matching_ids(envelope, live.tables),
+            "candidates": step.why.candidates,
+            "left_out": step.why.left_out,
+            "chosen": None if chosen is None else {"service_id": chosen[0], "node_id": chosen[1]},
+        }
+        if isinstance(step, Stop):
+            body["problem"] = step.ending.document()
+        return json_response(body)
+
+
+class ReceiptsView(AsyncAPIView):
+    """What happened to a call (GET); what its node has to say (POST)."""
+
+    scopes = {"GET": ANY_CALLER, "POST": ("register", "operate")}
+
+    @extend_schema(operation_id="receipts_list", responses=OpenApiTypes.OBJECT)
+    async def get(self, request: Request, call_id: UUID) -> HttpResponse:
+        journal = parts().journal
+        await visible_call(journal, call_id, request.auth)
+        return json_response({"results": await receipt_documents(journal, call_id), "next_cursor": None})
+
+    @extend_schema(
+        operation_id="receipts_post",
+        request={"application/json": described(PostedReceipt)},
+        responses=OpenApiTypes.OBJECT,
+    )
+    async def post(self, request: Request, call_id: UUID) -> HttpResponse:
+        check_json(request)
+        posted = parse_receipt(request.body, max_depth=settings.REACH_MAX_JSON_DEPTH)
+        status = await take_receipt(call_id, posted, request.auth, parts())
+        return json_response({"call_id": str(call_id), "status": status})
+
+
+class WaitView(AsyncAPIView):
+    """Answers when the call has ended, or after `timeout_s`, with the call as it stands."""
+
+    scopes = {"GET": ANY_CALLER}
+
+    @extend_schema(
+        operation_id="calls_wait", parameters=[OpenApiParameter("timeout_s", float)], responses=OpenApiTypes.OBJECT
+    )
+    async def get(self, request: Request, call_id: UUID) -> HttpResponse:
+        timeout_s = wait_seconds(request.GET.get("timeout_s"))
+        live = parts()
+        await visible_call(live.journal, call_id, request.auth)
+        give_up_at = now_millis() + timeout_s * 1000
+        await ended_call(call_id, live, until=lambda: now_millis() >= give_up_at)
+        return json_response(call_document(await visible_call(live.journal, call_id, request.auth)))
+
+
+def envelope_of(request: Request, key: Key) -> CallEnvelope:
+    """The request's envelope. Raises UnsupportedMediaType, InvalidRequest."""
+    check_json(request)
+    headers = request.META
+    return parse_envelope(
+        request.body,
+        caller=key.caller,
+        received_at_millis=now_millis(),
+        max_depth=settings.REACH_MAX_JSON_DEPTH,
+        max_context_bytes=settings.REACH_MAX_CONTEXT_BYTES,
+        traceparent=headers.get("HTTP_TRACEPARENT"),
+        idempotency_key=headers.get("HTTP_IDEMPOTENCY_KEY"),
+        prefer=headers.get("HTTP_PREFER", ""),
+    )
+
+
+def check_json(request: Request) -> None:
+    content_type = request.META.get("CONTENT_TYPE", "")
+    if content_type != "application/json" and not is_json(content_type):
+        raise UnsupportedMediaType("send application/json")
+
+
+def wait_seconds(text: str | None) -> float:
+    """`timeout_s` of a wait, at most REACH_WAIT_MAX_S. Raises InvalidRequest."""
+    try:
+        seconds = float(text) if text is not None else 30.0
+    except ValueError as exc:
+        raise invalid_parameter("timeout_s", "must be a number of seconds") from exc
+    if not seconds >= 0:  # also refuses NaN
+        raise invalid_parameter("timeout_s", "must be a number of seconds")
+    return min(seconds, settings.REACH_WAIT_MAX_S)
+
+
+def result_response(result: Result) -> HttpResponse:
+    """200 with the output, or CallFailed, which becomes a problem document."""
+    if result.ending.code is not None:
+        raise CallFailed(result.ending, result.call_id, result.trace_id, replayed=result.replayed)
+    return json_response(
+        ResultBody(
+            str(result.call_id),
+            result.trace_id,
+            "succeeded",
+            result.ending.output,
+            result.service_id,
+            result.node_id,
+            result.route_id,
+            result.table_revision,
+            result.attempts,
+            result.duration_ms,
+            result.replayed,
+        )
+    )

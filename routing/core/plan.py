@@ -1,0 +1,339 @@
+"""What to do next with a call. Read this first: match a route, filter its nodes, pick one; or wait; or stop, and why.
+
+Pure: tables, load, time and chance are arguments. `explain` runs the same code and sends nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from receipts.core.ending import Ending
+from receipts.core.envelope import CallEnvelope
+from receipts.core.journey import Ended, Journey, Tried
+from registry.core.node import Tier
+from routing.core.balancing import Chance, Load, pick
+from routing.core.matching import FallbackRule, Route, matched_routes
+from routing.core.pool import Candidate, Field, Pool, make_field
+from routing.core.retry import backoff_ms, may_repeat
+from routing.core.tables import Tables
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The installation's limits (settings of the same names)."""
+
+    default_route: str = AUTO
+    max_retries: int = 2
+    retry_base_delay_ms: int = 100
+    retry_total_ms: int = 30_000
+    retry_after_ms: int = 1000
+    max_timeout_ms: int = 600_000
+    max_hops: int = 16
+    tier_ms: Mapping[str, int] = field(
+        default_factory=lambda: {Tier.LIGHT: 10_000, Tier.MEDIUM: 60_000, Tier.HEAVY: 600_000}
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fallback:
+    """A fallback rule that was applied."""
+
+    route_id: str
+    condition: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Why:
+    """The reasons of one decision, as `routed` keeps them and `explain` shows them."""
+
+    route_id: str
+    table_revision: int
+    strategy: str
+    candidates: tuple[dict[str, Any], ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    fallbacks: tuple[Fallback, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attempt:
+    """Send the envelope to this node."""
+
+    chosen: Candidate
+    deadline_millis: int
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Rest before the next attempt."""
+
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stop:
+    """The call ends here."""
+
+    ending: Ending
+    why: Why
+
+
+Step = Attempt | Wait | Stop
+
+
+def next_step(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_millis: int, chance: Chance) -> Step:
+    """Decide what happens to a call now. Draws from `chance`; changes nothing."""
+    last = journey.last
+    if last is not None and last.number > journey.waited:
+        return after_attempt(journey, last, tables, load, policy, now_millis=now_millis, chance=chance)
+    return choose(journey, tables, load, policy, now_millis=now_millis, chance=chance)
+
+
+def after_attempt(
+    journey: Journey, last: Tried, tables: Tables, load: Load, policy: Policy, *, now_millis: int, chance: Chance
+) -> Step:
+    """An attempt has failed: rest and repeat, fall back, or stop."""
+    route = tables.routes_by_id.get(last.route_id)
+    repeatable = may_repeat(last.outcome, idempotent=journey.idempotent)
+    wait_ms = backoff_ms(last.number, base_ms=base_delay_ms(journey.envelope, route, policy), chance=chance())
+    if (
+        repeatable
+        and last.number <= max_retries(journey.envelope, route, policy)
+        and now_millis + wait_ms < latest_start_millis(journey, route, policy)
+    ):
+        return Wait(wait_ms)
+    condition = "timeout" if last.outcome.ended in (Ended.TIMED_OUT, Ended.SILENT) else "error"
+    rule = fallback_rule(journey, route, condition)
+    why = Why(last.route_id, tables.revision, route.strategy.type if route else "least_loaded")
+    if rule is None:
+        return Stop(ending_after(last), why)
+    taken = Fallback(last.route_id, condition, rule.action)
+    if rule.action == "next_route":
+        if repeatable and last.number <= policy.max_retries and now_millis < latest_start_millis(journey, None, policy):
+            onward = replace(journey.fallen_back(last.route_id, condition), waited=last.number)
+            return with_fallback(taken, choose(onward, tables, load, policy, now_millis=now_millis, chance=chance))
+        return Stop(ending_after(last), why)
+    return Stop(
+        Ending(
+            "no_available_node",
+            f"{ending_after(last).detail}; the route's fallback rule answers 503",
+            outcome_unknown=last.outcome.unknown,
+            upstream=last.outcome.error,
+            retry_after_ms=rule.wait_before_retry_ms or policy.retry_after_ms,
+        ),
+        replace(why, fallbacks=(taken,)),
+    )
+
+
+def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_millis: int, chance: Chance) -> Step:
+    """Find a route with an able node, in order, following `next_route`; and pick the node."""
+    envelope = journey.envelope
+    if refused := refused_before_routing(journey, tables, policy):
+        return refused
+    fallbacks: list[Fallback] = []
+    rule: FallbackRule | None = None
+    why, found = Why(AUTO, tables.revision, "least_loaded"), NOBODY
+    for route in routes_to_try(journey, tables):
+        route_id = route.id if route else AUTO
+        strategy = route.strategy.type if route else "least_loaded"
+        if route is None and policy.default_route == "deny":
+            ending = Ending("forbidden", "no route matches, and calls without a route are refused")
+            return Stop(ending, Why(AUTO, tables.revision, strategy, fallbacks=tuple(fallbacks)))
+        if route is not None and route.allow_callers and envelope.caller not in route.allow_callers:
+            ending = Ending("forbidden", f"route {route.id} does not take calls from {envelope.caller}")
+            return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=tuple(fallbacks)))
+        pool = tables.pool(envelope.capability, route, envelope.tags)
+        refusals = group_refusals(pool, journey)
+        found = without_loops(pool.field(refusals), journey, pool)
+        why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks))
+        if found.able:
+            chosen = pick(strategy, untried(found, journey, pool), load, chance)
+            deadline_millis = journey.deadline_millis or deadline_of(journey, chosen, route, policy)
+            if deadline_millis <= now_millis:
+                return Stop(Ending("deadline_exceeded", "no time was left to start"), why)
+            return Attempt(chosen, deadline_millis, why)
+        if (refused_whole := whole_refusal(pool, refusals, envelope, found)) is not None:
+            return Stop(refused_whole, why)
+        rule = fallback_rule(journey, route, "no_available_node")
+        if rule is None or rule.action == "return_503":
+            if rule is not None:
+                fallbacks.append(Fallback(route_id, "no_available_node", "return_503"))
+            break
+        fallbacks.append(Fallback(route_id, "no_available_node", rule.action))
+    wait_ms = rule.wait_before_retry_ms if rule is not None else None
+    ending = Ending(
+        "no_available_node",
+        no_node_sentence(envelope, found),
+        retry_after_ms=policy.retry_after_ms if wait_ms is None else wait_ms,
+    )
+    return Stop(ending, replace(why, fallbacks=tuple(fallbacks)))
+
+
+def routes_to_try(journey: Journey, tables: Tables) -> Iterator[Route | None]:
+    """The matching routes in order from where the journey stands; `auto` (None) only where none matches at all."""
+    none_matched = True
+    for position, route in enumerate(matched_routes(journey.envelope, tables.routes_for(journey.envelope.capability))):
+        none_matched = False
+        if position >= journey.routes_left:
+            yield route
+    if none_matched:
+        yield None
+
+
+def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> Stop | None:
+    """An unknown capability, or a chain too deep."""
+    why = Why(AUTO, tables.revision, "least_loaded")
+    capability = journey.envelope.capability
+    if capability not in tables.known:
+        return Stop(Ending("unknown_capability", f"no agent has ever declared {capability}"), why)
+    if journey.depth > policy.max_hops:
+        return Stop(Ending("loop_detected", f"the chain of calls is deeper than {policy.max_hops}"), why)
+    return None
+
+
+BAD_PAYLOAD = "its input schema refuses the payload"
+BAD_CALLER = "does not take calls from this caller"
+LOOP = "is already working on this payload higher up the chain"
+NOBODY = make_field((), None, shown_at_most=0)
+
+
+def without_loops(found: Field, journey: Journey, pool: Pool) -> Field:
+    """The field without services that have the same capability and payload open among the call's ancestors."""
+    open_above = {a.service_id for a in journey.ancestors if a.capability == journey.envelope.capability}
+    if not open_above:
+        return found
+    digest = journey.envelope.payload_digest
+    looping = {a.service_id for a in journey.ancestors if a.payload_digest == digest} & open_above
+    if not looping:
+        return found
+    return make_field(
+        [replace(c, refusal=LOOP) if c.node.service_id in looping else c for c in found.able],
+        pool.weights,
+        shown_at_most=pool.shown_at_most,
+    )
+
+
+def group_refusals(pool: Pool, journey: Journey) -> tuple[str | None, ...]:
+    """Per group, why this call may not go there (None: it may)."""
+    envelope = journey.envelope
+    return tuple(
+        BAD_CALLER
+        if not group.admits(envelope.caller)
+        else None
+        if group.schema.accepts(envelope.payload)
+        else BAD_PAYLOAD
+        for group in pool.groups
+    )
+
+
+def whole_refusal(pool: Pool, refusals: tuple[str | None, ...], envelope: CallEnvelope, found: Field) -> Ending | None:
+    """The ending when every candidate is out for the same kind of reason, so that waiting would not help."""
+    if LOOP in found.left_out:
+        return Ending("loop_detected", f"{envelope.capability} with this payload is already open among the ancestors")
+    if not refusals or None in refusals:
+        return None
+    if BAD_PAYLOAD not in refusals:
+        return Ending("forbidden", f"{envelope.capability} does not take calls from {envelope.caller}")
+    group = pool.groups[refusals.index(BAD_PAYLOAD)]
+    errors = tuple(group.schema.errors(envelope.payload, root="/payload"))
+    first = f"{errors[0]['path']}: {errors[0]['message']}" if errors else "see the schema"
+    return Ending("invalid_payload", f"the payload does not fit {envelope.capability}: {first}", errors=errors)
+
+
+def untried(found: Field, journey: Journey, pool: Pool) -> Field:
+    """The candidates a further attempt should prefer: another service, else another node, else any."""
+    if not journey.tried:
+        return found
+    nodes = {tried.node for tried in journey.tried}
+    services = {service for service, _node in nodes}
+    for fresh in (
+        [c for c in found.able if c.node.service_id not in services],
+        [c for c in found.able if c.node.key not in nodes],
+    ):
+        if fresh:
+            return make_field(fresh, pool.weights, shown_at_most=0)
+    return found
+
+
+def with_fallback(taken: Fallback, step: Step) -> Step:
+    """The step, with one more fallback before its own."""
+    if isinstance(step, Wait):
+        return step
+    return replace(step, why=replace(step.why, fallbacks=(taken, *step.why.fallbacks)))
+
+
+def fallback_rule(journey: Journey, route: Route | None, condition: str) -> FallbackRule | None:
+    """The route's rule for a condition, unless this call has used it already."""
+    if route is None or (route.id, condition) in journey.used_fallbacks:
+        return None
+    return next((rule for rule in route.fallback_rules if rule.condition == condition), None)
+
+
+def deadline_of(journey: Journey, chosen: Candidate, route: Route | None, policy: Policy) -> int:
+    """Epoch milliseconds: what the caller asked or the capability's tier, capped by route, installation and parent."""
+    envelope = journey.envelope
+    wanted = envelope.timeout_ms or policy.tier_ms[chosen.offer.tier]
+    if route is not None and route.timeout_ms is not None:
+        wanted = min(wanted, route.timeout_ms)
+    deadline = envelope.received_at_millis + min(wanted, policy.max_timeout_ms)
+    parent = journey.parent_deadline_millis
+    return deadline if parent is None else min(deadline, parent)
+
+
+def max_retries(envelope: CallEnvelope, route: Route | None, policy: Policy) -> int:
+    """The lowest of what installation, route and call allow."""
+    allowed = [policy.max_retries, route.max_retries if route else None, envelope.max_retries]
+    return min(limit for limit in allowed if limit is not None)
+
+
+def base_delay_ms(envelope: CallEnvelope, route: Route | None, policy: Policy) -> int:
+    """The call may only lower what the route says, the route may say what it likes."""
+    base = policy.retry_base_delay_ms
+    if route is not None and route.retry_base_delay_ms is not None:
+        base = route.retry_base_delay_ms
+    return base if envelope.retry_base_delay_ms is None else min(base, envelope.retry_base_delay_ms)
+
+
+def latest_start_millis(journey: Journey, route: Route | None, policy: Policy) -> int:
+    """No attempt starts after this moment: the deadline, or the retries' total after the first forward."""
+    total_ms = policy.retry_total_ms
+    if route is not None and route.retry_total_ms is not None:
+        total_ms = min(total_ms, route.retry_total_ms)
+    first, deadline = journey.first_forwarded_at_millis, journey.deadline_millis
+    assert deadline is not None, "set by the first decision"
+    return deadline if first is None else min(deadline, first + total_ms)
+
+
+def ending_after(last: Tried) -> Ending:
+    """What the caller is told when the last attempt was in vain."""
+    outcome = last.outcome
+    where = f"{last.node[0]}/{last.node[1]}"
+    match outcome.ended:
+        case Ended.TIMED_OUT:
+            return Ending("deadline_exceeded", f"{where} had not answered by the deadline", outcome_unknown=True)
+        case Ended.SILENT:
+            return Ending("deadline_exceeded", f"{where} {outcome.reason}", outcome_unknown=True)
+        case Ended.INVALID_OUTPUT:
+            return Ending("invalid_output", f"{where}: {outcome.reason}", errors=outcome.errors)
+        case _:
+            return Ending(
+                "upstream_error",
+                f"{where}: {outcome.reason}",
+                upstream=outcome.error,
+                outcome_unknown=outcome.unknown,
+            )
+
+
+def no_node_sentence(envelope: CallEnvelope, found: Field) -> str:
+    if not found.left_out:
+        return f"nobody provides {envelope.capability} now"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(found.left_out.items()))
+    return f"no node can take {envelope.capability} now: {reasons}"
+
+
+def matching_ids(envelope: CallEnvelope, tables: Tables) -> list[str]:
+    """The ids of all routes that match, in order; for `explain`."""
+    return [route.id for route in matched_routes(envelope, tables.routes_for(envelope.capability))]

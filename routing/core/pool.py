@@ -1,0 +1,151 @@
+"""The nodes a route may use, parted once per table: those that can take calls, and those that cannot with the reason.
+
+A call then only asks which *groups* (nodes that declare the same input schema and callers) take its payload. So a
+pool of ten thousand nodes costs a call no more than one of ten.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from registry.core.node import AdminState, Health, Node, Offer, Schema
+from routing.core.matching import Route
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A node with what it offers; `refusal` says why it cannot take calls now (None: it can)."""
+
+    node: Node
+    offer: Offer
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Candidates that take the same payloads from the same callers."""
+
+    schema: Schema
+    allow_callers: frozenset[str]
+    candidates: tuple[Candidate, ...]
+
+    def admits(self, caller: str) -> bool:
+        return not self.allow_callers or caller in self.allow_callers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """The candidates left for one call, with everything a pick needs worked out beforehand."""
+
+    able: tuple[Candidate, ...]
+    cumulative: tuple[float, ...]
+    """Running sum of the able candidates' shares; the last is 1.0."""
+    shown: tuple[dict[str, Any], ...]
+    """The first candidates as CONTRACT §4 shows them, able ones first."""
+    left_out: Mapping[str, int]
+    """How many were refused, by reason."""
+
+    def at(self, chance: float) -> Candidate:
+        """The candidate at `chance` (uniform in [0, 1)) when each is as likely as its share."""
+        return self.able[min(bisect_right(self.cumulative, chance), len(self.able) - 1)]
+
+
+class Pool:
+    """All providers a route may use, grouped; `field` is remembered per set of groups that take the call."""
+
+    __slots__ = ("fields", "groups", "shown_at_most", "weights")
+
+    def __init__(self, candidates: Iterable[Candidate], weights: Mapping[str, int] | None, *, shown_at_most: int):
+        grouped: dict[tuple[str, frozenset[str]], list[Candidate]] = {}
+        for candidate in candidates:
+            key = (candidate.offer.input.digest, candidate.offer.allow_callers)
+            grouped.setdefault(key, []).append(candidate)
+        self.groups = tuple(
+            Group(members[0].offer.input, callers, tuple(members)) for (_, callers), members in grouped.items()
+        )
+        self.weights = weights
+        self.shown_at_most = shown_at_most
+        self.fields: dict[tuple[str | None, ...], Field] = {}
+
+    def field(self, refusals: tuple[str | None, ...]) -> Field:
+        """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in)."""
+        if (known := self.fields.get(refusals)) is None:
+            candidates = [
+                Candidate(c.node, c.offer, refusal or c.refusal)
+                for group, refusal in zip(self.groups, refusals, strict=True)
+                for c in group.candidates
+            ]
+            known = make_field(candidates, self.weights, shown_at_most=self.shown_at_most)
+            if len(self.fields) < 256:
+                self.fields[refusals] = known
+        return known
+
+
+def make_field(candidates: Sequence[Candidate], weights: Mapping[str, int] | None, *, shown_at_most: int) -> Field:
+    """Shares, running sums and the shown form of a set of candidates.
+
+    A node's share is its service's weight among the services that still have able nodes, times its own weight among
+    its service's able nodes; without service weights all able nodes share by their own weight.
+    """
+    able = tuple(c for c in candidates if c.refusal is None)
+    shares = shares_of(able, weights)
+    refused = [c for c in candidates if c.refusal is not None]
+    left_out: dict[str, int] = {}
+    for candidate in refused:
+        left_out[str(candidate.refusal)] = left_out.get(str(candidate.refusal), 0) + 1
+    shown = [shown_form(c, share) for c, share in zip(able, shares, strict=True)][:shown_at_most]
+    shown += [shown_form(c, 0.0) for c in refused[: shown_at_most - len(shown)]]
+    return Field(able, tuple(accumulate(shares)), tuple(shown), left_out)
+
+
+def shown_form(candidate: Candidate, share: float) -> dict[str, Any]:
+    return {
+        "service_id": candidate.node.service_id,
+        "node_id": candidate.node.node_id,
+        "eligible": candidate.refusal is None,
+        "reasons": [] if candidate.refusal is None else [candidate.refusal],
+        "share": round(share, 4),
+    }
+
+
+def shares_of(able: Sequence[Candidate], weights: Mapping[str, int] | None) -> list[float]:
+    """Each able candidate's share of the calls, in order; they sum to 1."""
+    by_service: dict[str, int] = {}
+    for candidate in able:
+        service = candidate.node.service_id
+        by_service[service] = by_service.get(service, 0) + candidate.node.weight
+    total = float(sum((weights.get(s, 0) for s in by_service) if weights is not None else by_service.values()))
+    if weights is None:
+        return [c.node.weight / total for c in able]
+    return [weights.get(s := c.node.service_id, 0) / total * c.node.weight / by_service[s] for c in able]
+
+
+def standing_refusal(node: Node, route: Route | None, call_tags: frozenset[str]) -> str | None:
+    """Why a node can take no call of this route now, whatever its payload; None when it can.
+
+    Without a route (`auto`) the call's own tags narrow the nodes.
+    """
+    if node.admin_state is AdminState.DISABLED:
+        return "disabled by an operator"
+    if node.admin_state is AdminState.DRAINING:
+        return "draining"
+    if node.expired:
+        return "lease expired"
+    if node.health is Health.STARTING:
+        return "not yet proven ready"
+    if node.health is Health.NOT_READY:
+        return "not ready"
+    if node.weight == 0:
+        return "weight 0"
+    wanted = call_tags if route is None else route.node_tags
+    if missing := wanted - node.tags:
+        return f"lacks tag {min(missing)}"
+    if route is not None:
+        if route.node_version is not None and not route.node_version.accepts(node.version):
+            return f"version {node.version or '(none)'} is outside the route's range"
+        weights = route.strategy.weights
+        if weights is not None and weights.get(node.service_id, 0) == 0:
+            return "weight 0 in the route"
+    return None

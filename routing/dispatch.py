@@ -1,0 +1,578 @@
+"""The loop: ask the plan, do what it says, tell it what happened. Read `submit` first, then `dispatch`.
+
+Everything is written before it is done: the first attempt with the call itself, every further one by a change of the
+open call, the end before the caller is told.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import uuid_utils.compat as uuids
+
+from receipts.core.ending import Ending
+from receipts.core.envelope import CallEnvelope
+from receipts.core.journey import Ended, Journey, Outcome, Tried
+from receipts.core.lifecycle import CallStatus, Kind, ending
+from receipts.errors import IdempotencyConflict
+from receipts.journal import Existing
+from receipts.reading import StoredCall, find_lineage, read_call
+from receipts.rows import CallRow, MoveRow, ReceiptRow, json_of
+from registry.errors import Unavailable
+from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, next_step
+from routing.core.pool import standing_refusal
+from routing.live import LiveParts, now_millis
+
+END_GRACE_S = 2.0
+"""Beyond its deadline a caller waits so long (s) for the end to be written."""
+FREES_KEY = frozenset({"rate_limited", "no_available_node", "circuit_open"})
+"""Codes that, before any attempt, leave the idempotency key free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the caller is told."""
+
+    call_id: UUID
+    trace_id: str
+    ending: Ending
+    service_id: str | None
+    node_id: str | None
+    route_id: str | None
+    table_revision: int
+    attempts: int
+    duration_ms: int
+    replayed: bool = False
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """This process's hold on an open call: its fence, and the number of the last write under it."""
+
+    call_id: str
+    owner: str
+    epoch: int = 1
+    step: int = 0
+    receipts: list[ReceiptRow] = field(default_factory=list)
+
+    def note(
+        self, kind: str, detail: Any = None, *, attempt: int | None = None, node: tuple[str, str] | None = None
+    ) -> None:
+        """Add a receipt to what the next write takes along."""
+        service_id, node_id = node or (None, None)
+        self.receipts.append(
+            ReceiptRow(
+                self.call_id,
+                len(self.receipts) + 1,
+                kind,
+                now_millis(),
+                attempt,
+                service_id,
+                node_id,
+                None if detail is None else json_of(detail).decode(),
+            )
+        )
+
+    def taken(self) -> list[ReceiptRow]:
+        noted, self.receipts = self.receipts, []
+        return noted
+
+
+async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool = False) -> Result:
+    """Carry one envelope to a node that answers, or to the reason why none did.
+
+    Raises UnknownParent, IdempotencyConflict, Unavailable (then nothing was accepted).
+    """
+    journey = await begin(envelope, parts, any_parent=any_parent)
+    step = decide(journey, parts)
+    keyed = envelope.idempotency_key is not None
+    if keyed and isinstance(step, Stop) and step.ending.code in FREES_KEY:
+        keyed = False
+        if existing := await parts.journal.find_key(envelope.caller, envelope.idempotency_key):
+            return await join(existing, envelope, parts)
+    call = OpenCall(str(journey.call_id), str(parts.owner))
+    claimed = step.chosen.node.key if isinstance(step, Attempt) else None
+    if claimed:
+        parts.load.claim(claimed)  # nothing is awaited between deciding and claiming
+    try:
+        row, journey = new_call(call, journey, step, keyed=keyed)
+        existing = await parts.journal.accept(row, call.taken())
+    except BaseException:
+        if claimed:
+            parts.load.release(claimed)
+        raise
+    if existing is not None:
+        if claimed:
+            parts.load.release(claimed)
+        return await join(existing, envelope, parts)
+    if isinstance(step, Stop):
+        return result_of(journey, step.ending, step.why, None, duration_ms=0)
+    assert isinstance(step, Attempt)
+    return await dispatch(call, journey, step, parts)
+
+
+async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -> Journey:
+    """A journey with what is inherited from the parent, if there is one."""
+    call_id = uuids.uuid7()
+    if envelope.parent_call_id is None:
+        return Journey(envelope, call_id, envelope.trace_id or new_trace_id(parts.chance), envelope.caller)
+    lineage = await find_lineage(parts.journal, envelope.parent_call_id, caller=envelope.caller, any_parent=any_parent)
+    return Journey(
+        envelope,
+        call_id,
+        lineage.trace_id,
+        lineage.origin_caller,
+        parent_deadline_millis=lineage.deadline_millis,
+        depth=lineage.depth,
+        ancestors=lineage.ancestors,
+    )
+
+
+def new_trace_id(chance: Random) -> str:
+    """32 lower-case hex digits; a name, no secret."""
+    return f"{chance.getrandbits(128) or 1:032x}"
+
+
+def decide(journey: Journey, parts: LiveParts) -> Step:
+    return next_step(
+        journey, parts.tables, parts.load, parts.policy, now_millis=now_millis(), chance=parts.chance.random
+    )
+
+
+def new_call(call: OpenCall, journey: Journey, step: Step, *, keyed: bool) -> tuple[CallRow, Journey]:
+    """The row of a new call with its first decision, and the journey that has made it."""
+    assert not isinstance(step, Wait)
+    envelope = journey.envelope
+    now = now_millis()
+    if isinstance(step, Attempt):
+        deadline = step.deadline_millis
+        journey = replace(journey, idempotent=step.chosen.offer.idempotent, first_forwarded_at_millis=now)
+    else:
+        deadline = envelope.received_at_millis + (envelope.timeout_ms or 0)
+    journey = replace(journey, deadline_millis=deadline)
+    call.note(
+        Kind.ACCEPTED, {"caller": envelope.caller, "capability": envelope.capability, "deadline_millis": deadline}
+    )
+    for fallback in step.why.fallbacks:
+        journey = note_fallback(call, journey, fallback)
+    row = CallRow(
+        id=call.call_id,
+        trace_id=journey.trace_id,
+        caller=envelope.caller,
+        origin_caller=journey.origin_caller,
+        capability=envelope.capability,
+        status=CallStatus.RUNNING,
+        table_revision=step.why.table_revision,
+        accepted_ms=envelope.received_at_millis,
+        deadline_ms=deadline,
+        request=stored_request(envelope),
+        request_digest=envelope.request_digest,
+        payload_digest=envelope.payload_digest,
+        owner=call.owner,
+        parent_call_id=str(envelope.parent_call_id) if envelope.parent_call_id else None,
+        depth=journey.depth,
+        route_id=step.why.route_id,
+        labels=dict(envelope.labels) or None,
+        idempotency_key=envelope.idempotency_key,
+        keyed=keyed,
+        session_id=envelope.session_id,
+    )
+    if isinstance(step, Attempt):
+        note_attempt(call, step, 1)
+        row.service_id, row.node_id = step.chosen.node.key
+        row.attempts, row.idempotent, row.first_forwarded_ms = 1, journey.idempotent, now
+    else:
+        note_why(call, step.why, None)
+        row.status = ending(step.ending.code, attempted=False)
+        call.note(row.status, step.ending.document())
+        row.ended_ms, row.error = now, json_of(step.ending.document()).decode()
+    row.seq = len(call.receipts)
+    return row, journey
+
+
+async def dispatch(
+    call: OpenCall, journey: Journey, attempt: Attempt, parts: LiveParts, *, send: bool = True
+) -> Result:
+    """The hot loop. `attempt` is on disk and its node claimed; every further one is, before it starts.
+
+    Without `send` (recovery) the first attempt is out already: only receipts can tell how it goes.
+    """
+    while True:
+        node, offer = attempt.chosen.node, attempt.chosen.offer
+        number = journey.attempts + 1
+        try:
+            outcome = await carry(call, journey, attempt, number, parts, send=send)
+        finally:
+            parts.load.release(node.key)
+        if outcome is None:
+            return await told_by_the_database(call, parts)
+        if outcome.ended is Ended.SUCCEEDED and not offer.output.accepts(outcome.output):
+            errors = tuple(offer.output.errors(outcome.output, root="/output"))
+            outcome = Outcome(Ended.INVALID_OUTPUT, "its answer does not fit the output schema", errors=errors)
+        if outcome.ended is Ended.SUCCEEDED:
+            return await close(call, journey, Ending(None, output=outcome.output), attempt.why, node.key, number, parts)
+        journey = journey.after(Tried(number, node.key, attempt.why.route_id, outcome))
+        if not outcome.recorded:
+            call.note(Kind.ATTEMPT_FAILED, failure_document(outcome), attempt=number, node=node.key)
+        onward = await go_on(call, journey, parts)
+        if isinstance(onward, Result):
+            return onward
+        journey, attempt, send = *onward, True
+
+
+async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | tuple[Journey, Attempt]:
+    """After an attempt in vain: the end, or the next attempt (rested for, on disk, its node claimed)."""
+    step = decide(journey, parts)
+    if isinstance(step, Wait):
+        call.note(Kind.RETRY_SCHEDULED, {"wait_ms": step.wait_ms}, attempt=journey.attempts)
+        if not await write(call, parts, due_ms=now_millis() + step.wait_ms):
+            return await told_by_the_database(call, parts)
+        await asyncio.sleep(step.wait_ms / 1000)
+        journey = replace(journey, waited=journey.attempts)
+        step = decide(journey, parts)
+    assert not isinstance(step, Wait)
+    for fallback in step.why.fallbacks:
+        journey = note_fallback(call, journey, fallback)
+    if isinstance(step, Stop):
+        node = journey.last.node if journey.last else None
+        return await close(call, journey, step.ending, step.why, node, journey.attempts, parts)
+    if not await begin_attempt(call, journey, step, parts):
+        return await told_by_the_database(call, parts)
+    return replace(journey, idempotent=step.chosen.offer.idempotent), step
+
+
+async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: LiveParts) -> bool:
+    """Claim the node and write the attempt. False: the call is no longer ours."""
+    node = step.chosen.node
+    parts.load.claim(node.key)
+    number = journey.attempts + 1
+    note_attempt(call, step, number)
+    written = False
+    try:
+        written = await write(
+            call,
+            parts,
+            status=CallStatus.RUNNING,
+            attempts=number,
+            service_id=node.service_id,
+            node_id=node.node_id,
+            route_id=step.why.route_id,
+            table_revision=step.why.table_revision,
+            idempotent=step.chosen.offer.idempotent,
+            first_forwarded_ms=now_millis(),
+        )
+        return written
+    finally:
+        if not written:
+            parts.load.release(node.key)
+
+
+def queue(call: OpenCall, parts: LiveParts, **changes: Any) -> asyncio.Future[bool]:
+    """Have what was noted and these changes written under our fence. False: the call has ended or was taken over."""
+    receipts = call.taken()
+    call.step += 1
+    row = MoveRow(call.call_id, len(receipts), call.owner, call.epoch, call.step, **changes)
+    return parts.journal.move(row, receipts)
+
+
+async def write(call: OpenCall, parts: LiveParts, **changes: Any) -> bool:
+    """`queue`, and wait until it is on disk, however long the database is away."""
+    return await queue(call, parts, **changes)
+
+
+async def write_in_time(call: OpenCall, journey: Journey, parts: LiveParts, **changes: Any) -> bool:
+    """`write`, but nobody is kept waiting beyond the deadline for a database that is away.
+
+    Raises Unavailable then; the write stays queued and is made when the database is back.
+    """
+    left_s = max(0, (journey.deadline_millis or 0) - now_millis()) / 1000
+    try:
+        async with asyncio.timeout(left_s + END_GRACE_S):
+            return await queue(call, parts, **changes)
+    except TimeoutError as exc:
+        raise Unavailable("the database is away: how the call ended is not written yet", call_id=call.call_id) from exc
+
+
+async def close(
+    call: OpenCall,
+    journey: Journey,
+    end: Ending,
+    why: Why,
+    node: tuple[str, str] | None,
+    attempts: int,
+    parts: LiveParts,
+) -> Result:
+    """Write the terminal receipt and the call's row in one commit, then say how it ended."""
+    now = now_millis()
+    status = ending(end.code, attempted=attempts > 0)
+    document = None if end.code is None else end.document()
+    call.note(status, document, attempt=attempts, node=node)
+    written = await write_in_time(
+        call,
+        journey,
+        parts,
+        status=status,
+        ended_ms=now,
+        output=json_of(end.output).decode() if end.code is None else None,
+        error=None if document is None else json_of(document).decode(),
+    )
+    if not written:
+        return await told_by_the_database(call, parts)
+    duration_ms = now - journey.envelope.received_at_millis
+    return result_of(journey, end, why, node, duration_ms=duration_ms, attempts=attempts)
+
+
+# --- One attempt -----------------------------------------------------------------------------------------------------
+
+
+class LiveAttempt:
+    """An attempt under way, as receipts from its node see it: they arm its idle timer or end it."""
+
+    __slots__ = ("deadline_at", "heard", "idle_s", "loop", "outcome", "over", "scope")
+
+    def __init__(self, scope: asyncio.Timeout, deadline_at: float, idle_s: float):
+        self.loop = asyncio.get_running_loop()
+        self.scope, self.deadline_at, self.idle_s = scope, deadline_at, idle_s
+        self.heard = self.over = False
+        self.outcome: Outcome | None = None
+
+    def hear(self) -> None:
+        """A sign of life: from now on a silence of `idle_s` ends the attempt, the deadline still does."""
+        self.heard = True
+        self.move_end(min(self.deadline_at, self.loop.time() + self.idle_s))
+
+    def end(self, outcome: Outcome | None) -> None:
+        """The node reported a failure (`outcome`), or the call has ended elsewhere (None)."""
+        self.outcome, self.over = outcome, outcome is None
+        self.move_end(self.loop.time())
+
+    def move_end(self, when: float) -> None:
+        if not self.scope.expired():
+            self.scope.reschedule(when)
+
+    def verdict(self) -> Outcome | None:
+        """Why the time is up; None when the call has ended elsewhere."""
+        if self.over or self.outcome:
+            return self.outcome
+        if self.heard and self.loop.time() < self.deadline_at:
+            return Outcome(Ended.SILENT, f"fell silent for {self.idle_s:g} s")
+        return Outcome(Ended.TIMED_OUT, "had not answered by the deadline")
+
+
+async def carry(
+    call: OpenCall, journey: Journey, attempt: Attempt, number: int, parts: LiveParts, *, send: bool = True
+) -> Outcome | None:
+    """One attempt from sending to its outcome; None when the call was ended by somebody else meanwhile.
+
+    Without `send` (recovery) the envelope is out already and only receipts can tell.
+    """
+    node = attempt.chosen.node
+    if send and (refusal := became_unable(attempt, parts)):
+        return Outcome(Ended.NOT_STARTED, f"it became unable before the envelope was sent: {refusal}")
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    deadline_at = started + ((journey.deadline_millis or 0) - now_millis()) / 1000
+    refreshes: set[asyncio.Task[None]] = set()
+    try:
+        async with asyncio.timeout_at(deadline_at) as scope:
+            live = LiveAttempt(scope, deadline_at, parts.idle_timeout_s)
+
+            def moved() -> None:
+                task = loop.create_task(refresh(live, call, number, parts))
+                refreshes.add(task)
+                task.add_done_callback(refreshes.discard)
+
+            with parts.journal.following(call.call_id, moved):
+                if send:
+                    secret = parts.tables.secrets.get(node.service_id)
+                    outcome = await parts.forwarder.forward(journey, node, number, secret)
+                    if outcome.ended is not Ended.ACKNOWLEDGED:
+                        parts.load.observe(node.key, loop.time() - started)
+                        return outcome
+                    call.note(Kind.ACKNOWLEDGED, attempt=number, node=node.key)
+                    if not await write(call, parts):
+                        return None
+                await refresh(live, call, number, parts)  # what came before anybody followed
+                while True:  # ended by receipts or by the time; the look each second is a net behind notifications
+                    await asyncio.sleep(1)
+                    await refresh(live, call, number, parts, heard=False)
+    except TimeoutError:
+        parts.load.observe(node.key, loop.time() - started)
+        return live.verdict()
+    raise AssertionError("an attempt ends by an outcome or by time")
+
+
+def became_unable(attempt: Attempt, parts: LiveParts) -> str | None:
+    """A second look after the flush: the tables may have moved since the decision."""
+    node = parts.tables.nodes.get(attempt.chosen.node.key)
+    if node is attempt.chosen.node:
+        return None
+    return "it is no longer registered" if node is None else standing_refusal(node, None, frozenset())
+
+
+async def refresh(live: LiveAttempt, call: OpenCall, number: int, parts: LiveParts, *, heard: bool = True) -> None:
+    """Read what was written to the call and what it means for the attempt; `heard`: its node has just shown life."""
+    try:
+        rows = await parts.journal.read(REFRESH, number, number, UUID(call.call_id))
+    except Unavailable:
+        return  # the next look tells
+    row = rows[0]
+    if row["ended_at"] is not None or str(row["owner"]) != call.owner or row["epoch"] != call.epoch:
+        live.end(None)
+    elif row["failure"] is not None:
+        live.end(reported_failure(row["failure"]))
+    elif row["running"] and heard:
+        live.hear()
+
+
+REFRESH = """
+SELECT c.ended_at, c.owner, c.epoch,
+    (SELECT detail FROM receipts r WHERE r.call_id = c.id AND r.attempt = %s AND r.kind = 'attempt_failed'
+     ORDER BY seq LIMIT 1) AS failure,
+    EXISTS (SELECT FROM receipts r WHERE r.call_id = c.id AND r.attempt = %s AND r.kind = 'running') AS running
+FROM calls c WHERE c.id = %s
+"""
+
+
+def reported_failure(detail: str) -> Outcome:
+    """The Outcome behind an `attempt_failed` receipt that the node itself has posted."""
+    facts = msgspec.json.decode(detail)
+    return Outcome(
+        Ended(facts["ended"]),
+        facts.get("reason", ""),
+        error=facts.get("upstream"),
+        retryable=facts.get("retryable"),
+        errors=tuple(facts.get("errors", ())),
+        recorded=True,
+    )
+
+
+# --- Receipts' details -----------------------------------------------------------------------------------------------
+
+
+def note_attempt(call: OpenCall, step: Attempt, number: int) -> None:
+    note_why(call, step.why, step.chosen.node.key)
+    node = step.chosen.node
+    call.note(Kind.FORWARDED, {"address": node.address}, attempt=number, node=node.key)
+
+
+def note_why(call: OpenCall, why: Why, chosen: tuple[str, str] | None) -> None:
+    call.note(
+        Kind.ROUTED,
+        {
+            "table_revision": why.table_revision,
+            "route_id": why.route_id,
+            "strategy": why.strategy,
+            "candidates": why.candidates,
+            "left_out": why.left_out,
+            "chosen": None if chosen is None else {"service_id": chosen[0], "node_id": chosen[1]},
+        },
+        node=chosen,
+    )
+
+
+def note_fallback(call: OpenCall, journey: Journey, fallback: Fallback) -> Journey:
+    call.note(
+        Kind.FALLBACK,
+        {"route_id": fallback.route_id, "condition": fallback.condition, "action": fallback.action},
+    )
+    return journey.fallen_back(fallback.route_id, fallback.condition) if fallback.action == "next_route" else journey
+
+
+def failure_document(outcome: Outcome) -> dict[str, Any]:
+    """What an `attempt_failed` receipt says; `reported_failure` reads it back."""
+    facts: dict[str, Any] = {"ended": outcome.ended, "reason": outcome.reason}
+    if outcome.error is not None:
+        facts["upstream"] = outcome.error
+    if outcome.retryable is not None:
+        facts["retryable"] = outcome.retryable
+    if outcome.errors:
+        facts["errors"] = list(outcome.errors)
+    return facts
+
+
+def stored_request(envelope: CallEnvelope) -> str:
+    """The envelope as JSON, enough to dispatch it again."""
+    return json_of(
+        {
+            "payload": envelope.payload,
+            "tags": sorted(envelope.tags),
+            "urgency": envelope.urgency,
+            "timeout_ms": envelope.timeout_ms,
+            "context": envelope.context,
+            "max_retries": envelope.max_retries,
+            "retry_base_delay_ms": envelope.retry_base_delay_ms,
+        }
+    ).decode()
+
+
+# --- Results ---------------------------------------------------------------------------------------------------------
+
+
+def result_of(
+    journey: Journey, end: Ending, why: Why, node: tuple[str, str] | None, *, duration_ms: int, attempts: int = 0
+) -> Result:
+    service_id, node_id = node or (None, None)
+    return Result(
+        journey.call_id,
+        journey.trace_id,
+        end,
+        service_id,
+        node_id,
+        why.route_id,
+        why.table_revision,
+        attempts,
+        duration_ms,
+    )
+
+
+def stored_result(call: StoredCall, *, replayed: bool) -> Result:
+    assert call.ending is not None
+    return Result(
+        call.call_id,
+        call.trace_id,
+        call.ending,
+        call.service_id,
+        call.node_id,
+        call.route_id,
+        call.table_revision,
+        call.attempts,
+        call.duration_ms,
+        replayed,
+    )
+
+
+async def told_by_the_database(call: OpenCall, parts: LiveParts) -> Result:
+    """The call was ended (or taken over) by somebody else: wait for its end and tell that."""
+    return stored_result(await ended_call(UUID(call.call_id), parts), replayed=False)
+
+
+async def join(existing: Existing, envelope: CallEnvelope, parts: LiveParts) -> Result:
+    """The call that already stands for this request: its stored answer, or its end when that comes."""
+    if existing.request_digest != envelope.request_digest:
+        raise IdempotencyConflict(str(envelope.idempotency_key), existing.call_id)
+    return stored_result(await ended_call(existing.call_id, parts), replayed=True)
+
+
+async def ended_call(call_id: UUID, parts: LiveParts, *, until: Callable[[], bool] = lambda: False) -> StoredCall:
+    """Wait for a call's end, whoever carries it; when `until` gives up, the call is returned as it stands."""
+    stored = await read_call(parts.journal, call_id)
+    if stored.ending is not None:
+        return stored
+    moved = asyncio.Event()
+    with parts.journal.following(str(call_id), moved.set):
+        await parts.journal.watch(call_id)
+        while True:
+            stored = await read_call(parts.journal, call_id)
+            if stored.ending is not None or until():
+                return stored
+            moved.clear()
+            try:
+                async with asyncio.timeout(parts.wait_poll_s):
+                    await moved.wait()
+            except TimeoutError:
+                continue  # the net behind the notification

@@ -1,0 +1,194 @@
+"""One HTTP attempt at one node, as an Outcome. The only file that knows the client library."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from receipts.core.journey import Ended, Journey, Outcome
+from registry.core.node import Node
+from registry.signing import signature_headers
+
+
+class InvokeBody(msgspec.Struct, gc=False):
+    """The envelope as a node receives it (CONTRACT §6)."""
+
+    call_id: str
+    trace_id: str
+    parent_call_id: str | None
+    attempt: int
+    caller: str
+    origin_caller: str
+    capability: str
+    payload: Any
+    idempotency_key: str | None
+    deadline_millis: int
+    forwarded_at_millis: int
+    urgency: str
+    labels: Any
+    session_id: str | None
+    context: Any
+
+
+class NodeAnswer(msgspec.Struct, gc=False):
+    """A node's 200."""
+
+    output: Any
+
+
+encode = msgspec.json.Encoder().encode
+decode_answer = msgspec.json.Decoder(NodeAnswer).decode
+decode_any = msgspec.json.Decoder().decode
+
+
+class Forwarder:
+    """The pooled client of one process. Make it on the event loop that uses it."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float,
+        keepalive_s: float,
+        max_response_bytes: int,
+        forbidden_ip: Callable[[str], str | None],
+    ):
+        self.max_response_bytes = max_response_bytes
+        self.forbidden_ip = forbidden_ip
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=keepalive_s, socket_factory=self.make_socket, ttl_dns_cache=5
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+            skip_auto_headers={"User-Agent", "Accept", "Accept-Encoding"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def make_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        """A socket for an address that nodes may have; checked here too, for names resolve anew at every connection."""
+        family, kind, protocol, _name, where = address
+        if why := self.forbidden_ip(where[0]):
+            raise OSError(why)
+        return socket.socket(family, kind, protocol)
+
+    async def close(self) -> None:
+        await self.session.close()
+
+    async def forward(self, journey: Journey, node: Node, attempt: int, secret: bytes | None) -> Outcome:
+        """Send the envelope once and read the answer. The caller bounds the time; cancelling closes the connection."""
+        envelope = journey.envelope
+        call_id = str(journey.call_id)
+        now = time()
+        body = encode(
+            InvokeBody(
+                call_id,
+                journey.trace_id,
+                str(envelope.parent_call_id) if envelope.parent_call_id else None,
+                attempt,
+                envelope.caller,
+                journey.origin_caller,
+                envelope.capability,
+                envelope.payload,
+                envelope.idempotency_key,
+                journey.deadline_millis or 0,
+                int(now * 1000),
+                envelope.urgency,
+                envelope.labels,
+                envelope.session_id,
+                envelope.context,
+            )
+        )
+        headers = {
+            "Content-Type": "application/json",
+            "traceparent": f"00-{journey.trace_id}-{call_id[-12:]}{attempt:04x}-01",
+        }
+        if secret is not None:
+            headers |= signature_headers(secret, f"{call_id}.{attempt}", int(now), body)
+        try:
+            async with self.session.post(
+                node.invoke_url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                content = await self.read(response)
+                if content is None:
+                    return Outcome(Ended.TOO_LARGE, f"its answer is larger than {self.max_response_bytes} bytes")
+                return outcome_of(response.status, response.content_type, content)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
+            return Outcome(Ended.NOT_STARTED, connect_sentence(exc))
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as exc:
+            return Outcome(Ended.BROKEN, f"the connection broke after the envelope was sent ({type(exc).__name__})")
+        except ValueError as exc:  # an address that is no URL
+            return Outcome(Ended.NOT_STARTED, f"the address cannot be used: {exc}")
+
+    async def read(self, response: aiohttp.ClientResponse) -> bytes | None:
+        """The whole answer, or None when it is too large."""
+        limit = self.max_response_bytes
+        if response.content_length is not None:
+            return await response.read() if response.content_length <= limit else None
+        content = bytearray()
+        async for chunk in response.content.iter_any():
+            content += chunk
+            if len(content) > limit:
+                return None
+        return bytes(content)
+
+
+def connect_sentence(exc: Exception) -> str:
+    """Why there was no connection, without addresses of ours in it."""
+    if isinstance(exc, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    if isinstance(exc, aiohttp.ClientConnectorDNSError):
+        return "its name does not resolve"
+    if isinstance(exc, aiohttp.ClientConnectorCertificateError):
+        return f"its TLS certificate is not valid: {exc.certificate_error}"
+    if isinstance(exc, aiohttp.ClientSSLError):
+        return "TLS failed"
+    if isinstance(exc, aiohttp.ClientConnectorError) and isinstance(exc.os_error, ConnectionRefusedError):
+        return "connection refused"
+    return f"no connection: {getattr(exc, 'os_error', exc)}"
+
+
+def outcome_of(status: int, content_type: str, content: bytes) -> Outcome:
+    """What an HTTP answer says of the attempt (CONTRACT §6)."""
+    if status == 200:
+        return success_of(content)
+    if status == 202:
+        return Outcome(Ended.ACKNOWLEDGED, http_status=202)
+    if 300 <= status < 400:
+        return Outcome(Ended.FAILED, f"answered {status}; redirects are not followed", http_status=status)
+    error = error_of(content)
+    told = error.get("retryable") if error else None
+    retryable = told if isinstance(told, bool) else status >= 500
+    sentence = said(status, error)
+    if status in (429, 503):
+        explicit = told if isinstance(told, bool) else None
+        return Outcome(Ended.NOT_STARTED, sentence, error=error, retryable=explicit, http_status=status)
+    if status in (502, 504) and error is None:
+        return Outcome(Ended.BROKEN, f"something before it answered {status}", http_status=status)
+    return Outcome(Ended.FAILED, sentence, error=error, retryable=retryable, http_status=status)
+
+
+def success_of(content: bytes) -> Outcome:
+    try:
+        return Outcome(Ended.SUCCEEDED, output=decode_answer(content).output, http_status=200)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        return Outcome(Ended.INVALID_OUTPUT, f'its answer is not {{"output": …}}: {exc}', http_status=200)
+
+
+def error_of(content: bytes) -> dict[str, Any] | None:
+    """The node's own error document, or None when the body holds none."""
+    try:
+        found = decode_any(content)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def said(status: int, error: dict[str, Any] | None) -> str:
+    if error is None:
+        return f"answered {status}"
+    words = [str(error[key])[:300] for key in ("code", "message") if error.get(key)]
+    return f"answered {status}" + (f": {' – '.join(words)}" if words else "")

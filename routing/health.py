@@ -1,0 +1,46 @@
+"""What one process knows of its nodes from its own calls: the one mutable object of the hot path."""
+
+import math
+from time import monotonic
+
+from routing.core.balancing import peak_ewma
+
+NodeKey = tuple[str, str]
+
+
+class NodeLoad:
+    """In-flight calls and peak-EWMA latency per node. Single-threaded: one event loop owns it."""
+
+    def __init__(self, *, decay_s: float):
+        self.decay_s = decay_s
+        self.flying: dict[NodeKey, int] = {}
+        self.latencies: dict[NodeKey, tuple[float, float]] = {}
+
+    def in_flight(self, key: NodeKey) -> int:
+        return self.flying.get(key, 0)
+
+    def latency_s(self, key: NodeKey) -> float:
+        """The node's peak-sensitive average (s), faded since its last answer; 0 for one never tried."""
+        average, at = self.latencies.get(key, (0.0, 0.0))
+        return average * math.exp(-(monotonic() - at) / self.decay_s) if average else 0.0
+
+    def claim(self, key: NodeKey) -> None:
+        """Count one more call in flight, before anything is awaited after the decision."""
+        self.flying[key] = self.flying.get(key, 0) + 1
+
+    def release(self, key: NodeKey) -> None:
+        if left := self.flying[key] - 1:
+            self.flying[key] = left
+        else:
+            del self.flying[key]
+
+    def observe(self, key: NodeKey, elapsed_s: float) -> None:
+        """Take in how long the node had a call."""
+        now = monotonic()
+        average, at = self.latencies.get(key, (0.0, now))
+        self.latencies[key] = (peak_ewma(average, elapsed_s, now - at, decay_s=self.decay_s), now)
+
+    def forget(self, known: set[NodeKey]) -> None:
+        """Drop what belongs to nodes that are gone."""
+        for key in self.latencies.keys() - known:
+            del self.latencies[key]

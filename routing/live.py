@@ -1,0 +1,130 @@
+"""The live parts that carry calls on one event loop: made at start, handed to whoever dispatches, stopped in order."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from time import time
+from uuid import UUID, uuid4
+
+from django.conf import settings
+
+from receipts.journal import Journal
+from registry.addresses import forbidden_ip
+from registry.auth import Key, find_key_sql, key_of_row, keyring
+from registry.core.node import Tier
+from registry.database import conninfo
+from registry.errors import Unavailable
+from routing.core.plan import Policy
+from routing.core.tables import Tables
+from routing.forwarder import Forwarder
+from routing.health import NodeLoad
+from routing.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class LiveParts:
+    """Everything a call needs on its way, of one process (or one engine thread)."""
+
+    owner: UUID
+    journal: Journal
+    snapshot: Snapshot
+    load: NodeLoad
+    forwarder: Forwarder
+    policy: Policy
+    idle_timeout_s: float
+    wait_poll_s: float
+    chance: random.Random = field(default_factory=random.Random)
+
+    @property
+    def tables(self) -> Tables:
+        """The current tables. Raises Unavailable before the first load."""
+        if (tables := self.snapshot.tables) is None:
+            raise Unavailable("the reach is starting: its tables are not loaded yet")
+        return tables
+
+    async def stop(self) -> None:
+        await self.snapshot.stop()
+        await self.forwarder.close()
+        await self.journal.stop()
+
+
+def now_millis() -> int:
+    """Epoch milliseconds by the reach's clock."""
+    return int(time() * 1000)
+
+
+def policy_from_settings() -> Policy:
+    return Policy(
+        default_route=settings.REACH_DEFAULT_ROUTE,
+        max_retries=settings.REACH_MAX_RETRIES,
+        retry_base_delay_ms=settings.REACH_RETRY_BASE_DELAY_MS,
+        retry_total_ms=settings.REACH_RETRY_TOTAL_MS,
+        retry_after_ms=settings.REACH_RETRY_AFTER_MS,
+        max_timeout_ms=settings.REACH_MAX_TIMEOUT_MS,
+        max_hops=settings.REACH_MAX_HOPS,
+        tier_ms={
+            Tier.LIGHT: int(settings.REACH_TIER_LIGHT_S * 1000),
+            Tier.MEDIUM: int(settings.REACH_TIER_MEDIUM_S * 1000),
+            Tier.HEAVY: int(settings.REACH_TIER_HEAVY_S * 1000),
+        },
+    )
+
+
+async def start_parts(role: str) -> LiveParts:
+    """Start journal, snapshot and client on the running loop; they reach for the database until it is there."""
+    database = await asyncio.to_thread(partial(conninfo, "reach"))
+    owner = uuid4()
+    journal = Journal(
+        database,
+        owner,
+        role=role,
+        max_rows=settings.REACH_FLUSH_MAX_ROWS,
+        retry_s=settings.REACH_DATABASE_RETRY_S,
+        answer_s=settings.REACH_DATABASE_TIMEOUT_S,
+        lease_s=settings.REACH_PROCESS_LEASE_S,
+        key_ttl_s=settings.REACH_IDEMPOTENCY_TTL_S,
+    )
+    snapshot = Snapshot(
+        database,
+        poll_s=settings.REACH_SNAPSHOT_POLL_S,
+        retry_s=settings.REACH_DATABASE_RETRY_S,
+        shown_at_most=settings.REACH_MAX_CANDIDATES_SHOWN,
+        use_keys=keyring.replace,
+    )
+    forwarder = Forwarder(
+        connect_timeout_s=settings.REACH_CONNECT_TIMEOUT_S,
+        keepalive_s=settings.REACH_NODE_KEEPALIVE_S,
+        max_response_bytes=settings.REACH_MAX_RESPONSE_BYTES,
+        forbidden_ip=forbidden_ip,
+    )
+    await journal.start()
+    await snapshot.start()
+    keyring.fetch = partial(fetch_key, journal)
+    return LiveParts(
+        owner,
+        journal,
+        snapshot,
+        NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S),
+        forwarder,
+        policy_from_settings(),
+        settings.REACH_IDLE_TIMEOUT_S,
+        settings.REACH_WAIT_POLL_S,
+    )
+
+
+async def fetch_key(journal: Journal, digest: str) -> Key | None:
+    """A key made a moment ago, which the snapshot does not hold yet."""
+    rows = await journal.read(find_key_sql, digest)
+    return key_of_row(tuple(rows[0].values()))[1] if rows else None
+
+
+current: LiveParts | None = None
+"""The parts of the ASGI process, set by its lifespan."""
+
+
+def parts() -> LiveParts:
+    """The ASGI process's parts. Raises Unavailable while they are starting or stopping."""
+    if current is None:
+        raise Unavailable("the reach is starting or stopping")
+    return current

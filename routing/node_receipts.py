@@ -1,0 +1,188 @@
+"""Receipts that the executing node posts: checked against what is known of the call, written, and passed on.
+
+A `succeeded` ends the call here, whichever process carries it; a `failed` ends the attempt and leaves the rest to the
+carrier, who is told. So a result also arrives when the process that forwarded the envelope is gone.
+"""
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from receipts.core.journey import Ended, Outcome
+from receipts.core.lifecycle import CallStatus, Kind
+from receipts.errors import CallNotFound, ReceiptRefused
+from receipts.rows import MoveRow, ReceiptRow, json_of
+from registry.auth import Key
+from registry.core.strict_json import decode_strict
+from registry.errors import Forbidden, InvalidRequest
+from registry.schemas import compile_schema
+from routing.dispatch import failure_document
+from routing.live import LiveParts, now_millis
+
+LATE_RESULTS_KEPT = 8
+"""Of one call: a node that goes on contradicting must not fill the table."""
+
+ATTEMPT_OF = """
+SELECT c.status, c.attempts, c.owner, c.ended_at, c.capability, c.output, r.service_id, r.node_id,
+    (SELECT json_agg(json_build_array(t.kind, t.detail) ORDER BY t.seq) FROM receipts t
+     WHERE t.call_id = c.id AND t.attempt = %s AND t.kind IN
+        ('running', 'attempt_failed', 'succeeded', 'failed', 'late_result')) AS known
+FROM calls c LEFT JOIN receipts r ON r.call_id = c.id AND r.attempt = %s AND r.kind = 'forwarded'
+WHERE c.id = %s
+"""
+
+
+class PostedError(msgspec.Struct, gc=False):
+    """Why the node failed."""
+
+    code: Annotated[str, msgspec.Meta(max_length=128)] = "failed"
+    message: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    retryable: bool | None = None
+
+
+class PostedReceipt(msgspec.Struct, gc=False):
+    """A node's receipt (CONTRACT §5)."""
+
+    attempt: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    kind: Literal["running", "succeeded", "failed"]
+    progress: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    message: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    output: Any = msgspec.UNSET
+    error: PostedError | None = None
+
+
+receipt_decoder = msgspec.json.Decoder(PostedReceipt)
+
+
+def parse_receipt(body: bytes, *, max_depth: int) -> PostedReceipt:
+    """JSON → PostedReceipt. Raises InvalidRequest naming the field."""
+    posted = decode_strict(body, receipt_decoder, max_depth=max_depth)
+    if posted.kind == "succeeded" and posted.output is msgspec.UNSET:
+        raise InvalidRequest("succeeded needs an output", [{"path": "/output", "message": "is required"}])
+    if posted.kind == "failed" and posted.error is None:
+        raise InvalidRequest("failed needs an error", [{"path": "/error", "message": "is required"}])
+    return posted
+
+
+async def take_receipt(call_id: UUID, posted: PostedReceipt, key: Key, parts: LiveParts) -> str:
+    """Write a node's receipt; the call's status after it.
+
+    Raises CallNotFound, Forbidden (not the executing node's key), ReceiptRefused (kept as `late_result` at most).
+    """
+    rows = await parts.journal.read(ATTEMPT_OF, posted.attempt, posted.attempt, call_id)
+    if not rows:
+        raise CallNotFound(f"no call {call_id}")
+    row = rows[0]
+    if row["service_id"] is None:
+        raise ReceiptRefused(f"attempt {posted.attempt} was never made", call_id)
+    if "operate" not in key.scopes and key.service_id != row["service_id"]:
+        raise Forbidden(f"attempt {posted.attempt} is not at work in {key.caller}")
+    known = [(kind, detail) for kind, detail in row["known"] or ()]
+    document = receipt_document(posted, row, parts)
+    current = row["ended_at"] is None and row["attempts"] == posted.attempt
+    if repeats(document, known, posted, row, current=current):
+        if current:
+            await pass_on(call_id, posted, row, parts, receipts=[])
+        return row["status"]
+    already_failed = any(kind == Kind.ATTEMPT_FAILED for kind, _detail in known)
+    if current and not already_failed and await pass_on(call_id, posted, row, parts, receipts=[document]):
+        return CallStatus.SUCCEEDED if document[0] == Kind.SUCCEEDED else CallStatus.RUNNING
+    await keep_late_result(call_id, posted, known, row, parts)
+    raise ReceiptRefused(f"attempt {posted.attempt} is over; the receipt changes nothing", call_id)
+
+
+Document = tuple[str, str | None]
+"""A receipt's kind and its detail as JSON."""
+
+
+def receipt_document(posted: PostedReceipt, row: dict[str, Any], parts: LiveParts) -> Document:
+    """The receipt as it will stand. An output that its declared schema refuses is a failed attempt."""
+    if posted.kind == "running":
+        facts = {"progress": posted.progress, "message": posted.message}
+        told = {name: value for name, value in facts.items() if value is not None}
+        return Kind.RUNNING, json_of(told).decode() if told else None
+    if posted.kind == "failed":
+        assert posted.error is not None
+        error = posted.error
+        said = " – ".join(part for part in (error.code, error.message) if part)
+        outcome = Outcome(
+            Ended.FAILED, f"reported {said}", error=msgspec.to_builtins(error), retryable=error.retryable is not False
+        )
+        return Kind.ATTEMPT_FAILED, json_of(failure_document(outcome)).decode()
+    node = parts.tables.nodes.get((row["service_id"], row["node_id"]))
+    offer = node.offers.get(row["capability"]) if node is not None else None
+    schema = offer.output if offer is not None else compile_schema(None)
+    if schema.accepts(posted.output):
+        return Kind.SUCCEEDED, None
+    errors = tuple(schema.errors(posted.output, root="/output"))
+    outcome = Outcome(Ended.INVALID_OUTPUT, "its result does not fit the output schema", errors=errors)
+    return Kind.ATTEMPT_FAILED, json_of(failure_document(outcome)).decode()
+
+
+def repeats(
+    document: Document,
+    known: list[Document],
+    posted: PostedReceipt,
+    row: dict[str, Any],
+    *,
+    current: bool,
+) -> bool:
+    """Whether this very receipt is there already: the last word of a running attempt, any word of an ended one."""
+    kind, _detail = document
+    if kind == Kind.RUNNING:
+        return current and known[-1:] == [document]
+    if kind == Kind.SUCCEEDED:
+        return document in known and row["output"] == json_of(posted.output).decode()
+    return document in known
+
+
+async def pass_on(
+    call_id: UUID, posted: PostedReceipt, row: dict[str, Any], parts: LiveParts, *, receipts: list[Document]
+) -> bool:
+    """Write to the call under the attempt's fence and tell its carrier. False: the attempt was over just now."""
+    now = now_millis()
+    move = MoveRow(str(call_id), len(receipts), fence_attempt=posted.attempt, status=CallStatus.RUNNING)
+    if receipts and receipts[0][0] == Kind.SUCCEEDED:
+        move.status, move.ended_ms, move.output = CallStatus.SUCCEEDED, now, json_of(posted.output).decode()
+    move.tell_owner = row["owner"] != parts.owner
+    written = await parts.journal.move(move, receipt_rows(call_id, posted, row, receipts, now))
+    parts.journal.wake(str(call_id))
+    return written
+
+
+def receipt_rows(
+    call_id: UUID, posted: PostedReceipt, row: dict[str, Any], receipts: list[Document], now: int
+) -> list[ReceiptRow]:
+    return [
+        ReceiptRow(str(call_id), n, kind, now, posted.attempt, row["service_id"], row["node_id"], detail)
+        for n, (kind, detail) in enumerate(receipts, start=1)
+    ]
+
+
+KEEP_LATE = """
+WITH counted AS (
+    UPDATE calls SET seq = seq + 1 WHERE id = %s RETURNING id, seq
+)
+INSERT INTO receipts (call_id, seq, kind, attempt, service_id, node_id, at, detail)
+SELECT id, seq, 'late_result', %s, %s, %s, now(), %s FROM counted
+"""
+
+
+async def keep_late_result(
+    call_id: UUID,
+    posted: PostedReceipt,
+    known: list[Document],
+    row: dict[str, Any],
+    parts: LiveParts,
+) -> None:
+    """Keep what came too late, once; it changes nothing else."""
+    late = [detail for kind, detail in known if kind == Kind.LATE_RESULT]
+    said: dict[str, Any] = {"kind": posted.kind}
+    if posted.kind == "succeeded":
+        said["output"] = posted.output
+    if posted.error is not None:
+        said["error"] = posted.error
+    detail = json_of(said).decode()
+    if posted.kind != "running" and detail not in late and len(late) < LATE_RESULTS_KEPT:
+        await parts.journal.read(KEEP_LATE, call_id, posted.attempt, row["service_id"], row["node_id"], detail)

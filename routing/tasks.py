@@ -1,0 +1,32 @@
+"""What the worker does for routing: hand orphaned calls to the engine, and follow the route file."""
+
+import logging
+from typing import Any
+
+from celery import shared_task, signals
+from django.conf import settings
+
+from routing.engine import running_engine, stop_engine
+from routing.route_file import sync_route_file as sync
+
+log = logging.getLogger(__name__)
+
+
+@shared_task(name="routing.sweep_calls")
+def sweep_calls() -> None:
+    """Find calls whose process is gone; the engine carries them on."""
+    engine = running_engine()
+    if taken := engine.call(engine.sweep(), timeout_s=30):
+        log.info("%d orphaned calls taken over", taken)
+
+
+@shared_task(name="routing.sync_route_file")
+def sync_route_file() -> None:
+    """Turn an edit of ROUTE_FILE into a change in review."""
+    if settings.ROUTE_FILE:
+        sync(settings.ROUTE_FILE)
+
+
+@signals.worker_shutdown.connect
+def stop_with_worker(**_kwargs: Any) -> None:
+    stop_engine()

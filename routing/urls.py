@@ -1,0 +1,38 @@
+"""Where routing answers: dispatch, what nodes report, and the route table with its review."""
+
+from django.urls import path
+
+from routing import review
+from routing.api import DispatchView, ExplainView, ReceiptsView, WaitView
+from routing.api_routes import (
+    ChangesView,
+    ChangeView,
+    MoveView,
+    PublishView,
+    RevertView,
+    RevisionsView,
+    RevisionView,
+    RoutesView,
+)
+
+CHANGE = "route-changes/<int:change_id>"
+
+urlpatterns = [
+    path("dispatch", DispatchView.as_view()),
+    path("dispatch/explain", ExplainView.as_view()),
+    path("calls/<uuid:call_id>/receipts", ReceiptsView.as_view()),
+    path("calls/<uuid:call_id>/wait", WaitView.as_view()),
+    path("calls/<uuid:call_id>/receipts", ReceiptsView.as_view()),
+    path("calls/<uuid:call_id>/wait", WaitView.as_view()),
+    path("routes", RoutesView.as_view()),
+    path("route-revisions", RevisionsView.as_view()),
+    path("route-revisions/<int:number>", RevisionView.as_view()),
+    path("route-changes", ChangesView.as_view()),
+    path(CHANGE, ChangeView.as_view()),
+    path(f"{CHANGE}/submit", MoveView.as_view(verb=review.submit)),
+    path(f"{CHANGE}/approve", MoveView.as_view(verb=review.approve)),
+    path(f"{CHANGE}/reject", MoveView.as_view(verb=review.reject)),
+    path(f"{CHANGE}/withdraw", MoveView.as_view(verb=review.withdraw)),
+    path(f"{CHANGE}/publish", PublishView.as_view()),
+    path(f"{CHANGE}/revert", RevertView.as_view()),
+]
