@@ -1,0 +1,135 @@
+"""The ASGI application: the lean handler for hot bearer requests, stock Django for all else, and the lifespan."""
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
+
+from django.core.asgi import get_asgi_application
+
+django_application = get_asgi_application()  # sets Django up: what follows imports models
+
+# ruff: noqa: E402
+from django.conf import settings
+
+from reach_project import health
+from reach_project.lean import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    lean,
+    read_body,
+    refused_body,
+    request_id_of,
+)
+from registry import refusals
+from registry.errors import Unavailable
+from routing import live
+from routing.api import DispatchView, ExplainView, ReceiptsView, WaitView
+
+log = logging.getLogger(__name__)
+
+STORE_REFUSALS_EVERY_S = 10.0
+SNAPSHOT_STALE_AFTER_S = 10.0
+
+View = Callable[..., Awaitable[Any]]
+HOT: dict[str, View] = {
+    "/api/v1/dispatch": DispatchView.as_view(),
+    "/api/v1/dispatch/explain": ExplainView.as_view(),
+}
+HOT_OF_A_CALL: dict[str, View] = {"receipts": ReceiptsView.as_view(), "wait": WaitView.as_view()}
+OF_A_CALL = re.compile(r"/api/v1/calls/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/(receipts|wait)")
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Dispatch by protocol and path."""
+    if scope["type"] == "lifespan":
+        await lifespan(receive, send)
+    elif scope["type"] == "http":
+        found = hot_view(scope)
+        if found is not None:
+            await lean(scope, receive, send, *found)
+        else:
+            await stock(scope, receive, send)
+
+
+def hot_view(scope: Scope) -> tuple[View, dict[str, Any]] | None:
+    """The view of a hot endpoint when the request carries a bearer key; None sends it through stock Django."""
+    path = scope["path"]
+    view = HOT.get(path)
+    kwargs: dict[str, Any] = {}
+    if view is None:
+        found = OF_A_CALL.fullmatch(path)
+        if found is None:
+            return None
+        view, kwargs = HOT_OF_A_CALL[found[2]], {"call_id": UUID(found[1])}
+    bearer = any(name == b"authorization" for name, _value in scope["headers"])
+    return (view, kwargs) if bearer else None
+
+
+async def stock(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stock Django behind a bounded body, with X-Request-Id on every answer."""
+    request_id = request_id_of(scope)
+
+    async def send_with_id(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
+        await send(message)
+
+    try:
+        body = await read_body(receive, limit=settings.REACH_MAX_BODY_BYTES, timeout_s=settings.REACH_BODY_TIMEOUT_S)
+    except ClientGone:
+        return
+    except (BodyTooLarge, BodyTooSlow) as exc:
+        await answer(send, refused_body(exc), request_id)
+        return
+    given = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_read() -> Any:
+        return given.pop() if given else await receive()
+
+    await django_application(dict(scope), receive_read, send_with_id)
+
+
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Start the live parts before the first request, stop them after the last."""
+    await receive()
+    parts = await live.start_parts(settings.REACH_ROLE)
+    live.current = parts
+    health.parts["snapshot"] = lambda: snapshot_trouble(parts)
+    health.start()
+    storing = asyncio.create_task(store_refusals(parts))
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    health.stop()
+    live.current = None
+    storing.cancel()
+    await parts.stop()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def snapshot_trouble(parts: live.LiveParts) -> str | None:
+    if parts.snapshot.tables is None:
+        return "not loaded yet"
+    age_s = parts.snapshot.age_s()
+    return f"last known to be current {age_s:.0f} s ago" if age_s > SNAPSHOT_STALE_AFTER_S else None
+
+
+async def store_refusals(parts: live.LiveParts) -> None:
+    """Bring this process's counts of refusals to the database now and then; what cannot be stored is only a count."""
+    while True:
+        await asyncio.sleep(STORE_REFUSALS_EVERY_S)
+        if rows := refusals.taken():
+            try:
+                await parts.journal.read(refusals.store_sql, *refusals.columns(rows))
+            except Unavailable:
+                log.warning("%d counts of refusals were lost: the database is away", len(rows))

@@ -1,0 +1,154 @@
+"""The ASGI handler of the hot endpoints, without thread hops, and why.
+
+Django's own handler makes a thread executor per request, runs the sync halves of signals and `response.close` in it,
+and walks the middleware: 450 µs for an empty answer (DESIGN §11). A bearer request to dispatch or receipts needs none
+of that: no session, no CSRF, no ORM. This handler builds the same `ASGIRequest`, calls the same view, and writes the
+same `HttpResponse`; requests without a bearer key to the same URLs go through stock Django.
+"""
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponse
+from django.http.request import split_domain_port, validate_host
+
+from reach_project.problems import problem_response
+from registry import refusals
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+DRAIN_BYTES = 8 * 1024 * 1024
+"""Of a refused body so much is still read (bytes), so that the client sees the answer and not a reset connection."""
+
+
+class BodyTooLarge(Exception):
+    """The body is longer than the reach takes."""
+
+
+class BodyTooSlow(Exception):
+    """The body did not arrive in time."""
+
+
+class ClientGone(Exception):
+    """The client went away while sending."""
+
+
+async def read_body(receive: Receive, *, limit: int, timeout_s: float) -> bytes:
+    """The whole body. Raises BodyTooLarge (after draining some of it), BodyTooSlow, ClientGone."""
+    message = await first_message(receive, timeout_s)
+    if not message.get("more_body"):  # nearly always: the body came with the headers
+        body = message.get("body", b"")
+        if len(body) > limit:
+            raise BodyTooLarge
+        return body
+    chunks, size = [message.get("body", b"")], len(message.get("body", b""))
+    try:
+        async with asyncio.timeout(timeout_s):
+            while message.get("more_body"):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                size += len(message.get("body", b""))
+                if size <= limit:
+                    chunks.append(message.get("body", b""))
+                elif size > limit + DRAIN_BYTES:
+                    break
+    except TimeoutError as exc:
+        raise BodyTooLarge if size > limit else BodyTooSlow from exc
+    if size > limit:
+        raise BodyTooLarge
+    return b"".join(chunks)
+
+
+async def first_message(receive: Receive, timeout_s: float) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            message = await receive()
+    except TimeoutError as exc:
+        raise BodyTooSlow from exc
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message
+
+
+def refused_body(exc: BodyTooLarge | BodyTooSlow) -> HttpResponse:
+    """The answer to a body that was not taken; the connection is closed after it."""
+    if isinstance(exc, BodyTooLarge):
+        refusals.count("", "payload_too_large", asyncio.get_running_loop().time())
+        response = problem_response(
+            "payload_too_large", detail=f"the body is larger than {settings.REACH_MAX_BODY_BYTES} bytes"
+        )
+    else:
+        response = problem_response(408, "invalid_request", "the body did not arrive in time")
+    response["Connection"] = "close"
+    return response
+
+
+def request_id_of(scope: Scope) -> bytes:
+    """The caller's X-Request-Id if it is harmless, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
+            return value
+    return b"%032x" % random.getrandbits(128)  # a name, no secret: no system call for it
+
+
+@lru_cache(maxsize=256)
+def host_allowed(host: str) -> bool:
+    return validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS)
+
+
+async def answer(send: Send, response: HttpResponse, request_id: bytes) -> None:
+    """Write a response whose bytes are ready."""
+    content = response.content
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
+    headers.append((b"content-length", str(len(content)).encode()))
+    headers.append((b"x-request-id", request_id))
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+class LeanRequest(ASGIRequest):
+    """A request that must not leave the event loop: views look at `lean`."""
+
+    lean = True
+
+
+async def lean(
+    scope: Scope, receive: Receive, send: Send, view: Callable[..., Awaitable[HttpResponse]], kwargs: dict[str, Any]
+) -> None:
+    """Answer one request with an async view. The caller has seen that it carries a bearer key."""
+    request_id = request_id_of(scope)
+    try:
+        body = await read_body(receive, limit=settings.REACH_MAX_BODY_BYTES, timeout_s=settings.REACH_BODY_TIMEOUT_S)
+    except ClientGone:
+        return
+    except (BodyTooLarge, BodyTooSlow) as exc:
+        await answer(send, refused_body(exc), request_id)
+        return
+    request = LeanRequest(scope, EMPTY)
+    request._body = body
+    if not host_allowed(request.META.get("HTTP_HOST", "")):
+        await answer(send, problem_response("invalid_request", detail="this host name is not served here"), request_id)
+        return
+    try:
+        response = await view(request, **kwargs)
+    except Exception:  # the outermost loop of a request: a bug of ours must not take the connection down
+        log.exception("a request failed")
+        response = problem_response("internal_error", detail="the reach made a mistake; its log has the details")
+    await answer(send, response, request_id)
+
+
+EMPTY = BytesIO()
