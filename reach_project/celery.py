@@ -1,0 +1,41 @@
+"""The Celery app: what runs beside the requests, and how often. Messages are hints; the database knows what is due."""
+
+import os
+
+from celery import Celery
+from django.conf import settings
+
+from reach_project import health
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
+
+app = Celery("reach_project")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@app.task(name="reach_project.pulse")
+def pulse() -> None:
+    """Show that beat and worker both work: readiness looks at the age of the last one."""
+    health.PULSE.felt()
+
+
+def every(task: str, seconds: float) -> dict[str, object]:
+    """One line of the schedule. A message that nobody took until the next one is due is dropped: none pile up."""
+    return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
+
+
+@app.on_after_configure.connect
+def schedule(sender: Celery, **_: object) -> None:
+    sender.conf.beat_schedule = {
+        entry["task"]: entry
+        for entry in (
+            every("reach_project.pulse", 1.0),
+            every("registry.expire_leases", 1.0),
+            every("registry.finish_drains", 1.0),
+            every("registry.probe_waiting", settings.REACH_PROBE_OUT_INTERVAL_S),
+            every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
+            every("routing.sync_route_file", 10.0),
+            every("receipts.maintain_partitions", 3600.0),
+        )
+    }

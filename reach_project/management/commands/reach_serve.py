@@ -1,0 +1,13 @@
+from django.core.management.base import BaseCommand, CommandError
+
+from reach_project import runtime
+
+
+class Command(BaseCommand):
+    help = "Serve: the all-in-one, or the part that REACH_ROLE names. This is what `make run` runs."
+
+    def handle(self, *args: object, **options: object) -> None:
+        try:
+            runtime.serve(self.stdout.write)
+        except runtime.CannotStart as exc:
+            raise CommandError(str(exc)) from exc

@@ -1,0 +1,25 @@
+"""Every address of the reach. Wiring only."""
+
+from django.contrib import admin
+from django.urls import include, path
+from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
+
+from reach_project import health
+
+urlpatterns = [
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("api/v1/", include("registry.urls")),
+    path("api/v1/", include("receipts.urls")),
+    path("api/v1/", include("routing.urls")),
+    path("api/v1/schema", SpectacularJSONAPIView.as_view(), name="schema"),
+    path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("i18n/", include("django.conf.urls.i18n")),
+    path("admin/", admin.site.urls),
+    path("", include("dashboard.urls"), {"not_working": health.not_working}),
+]
+
+handler400 = "reach_project.error_pages.bad_request"
+handler403 = "reach_project.error_pages.permission_denied"
+handler404 = "reach_project.error_pages.not_found"
+handler500 = "reach_project.error_pages.server_error"
