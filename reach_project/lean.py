@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from io import BytesIO
+from time import time
 from typing import Any
 
 from django.conf import settings
@@ -87,7 +88,7 @@ async def first_message(receive: Receive, timeout_s: float) -> MutableMapping[st
 def refused_body(exc: BodyTooLarge | BodyTooSlow) -> HttpResponse:
     """The answer to a body that was not taken; the connection is closed after it."""
     if isinstance(exc, BodyTooLarge):
-        refusals.count("", "payload_too_large", asyncio.get_running_loop().time())
+        refusals.count("", "payload_too_large", time())
         response = problem_response(
             "payload_too_large", detail=f"the body is larger than {settings.REACH_MAX_BODY_BYTES} bytes"
         )

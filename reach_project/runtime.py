@@ -52,44 +52,29 @@ class CannotStart(Exception):
     """Why this process cannot serve, in one sentence for the operator."""
 
 
-class Stopped(BaseException):
-    """SIGINT or SIGTERM came before the server had taken over the signals."""
-
-
 def serve(say: Say) -> None:
     """Serve until SIGINT or SIGTERM, then stop everything that was started. Raises CannotStart."""
-    with contextlib.suppress(Stopped), contextlib.ExitStack() as undo:
-        undo.enter_context(_signals_stop_us())
+    asked_to_stop = _asked_to_stop()
+    with contextlib.ExitStack() as undo:
         listener = undo.enter_context(_listener(settings.REACH_HOST, settings.REACH_PORT))
         if not settings.DATABASE_URL:
             undo.enter_context(_alone_in(settings.REACH_HOME))
             say("Starting the embedded PostgreSQL …")
             undo.enter_context(_embedded_database(settings.REACH_HOME))
-        _wait_for_database()
+        _wait_for_database(asked_to_stop)
+        if asked_to_stop.is_set():
+            return
         url = f"http://{_shown(settings.REACH_HOST)}:{settings.REACH_PORT}"
         with _preparing_alone():
             migrate(say)
             known, is_new = ensure_credentials(settings.REACH_HOME / "credentials.json", url)
-        server = _Server(
-            uvicorn.Config(
-                "reach_project.asgi:application",
-                loop="uvloop",
-                http="httptools",
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=max(1, round(settings.REACH_DRAIN_S)),
-            )
-        )
+        say(welcome(url, known if is_new else None))
+        server = _server()
         if settings.REACH_ROLE == "all":
             background = undo.enter_context(_Background())
             server.before_drain = background.ask_to_stop
-        say(welcome(url, known if is_new else None))
-        try:
-            server.run(sockets=[listener])
-        except SystemExit:  # uvicorn's word for a lifespan that failed
-            raise CannotStart("the server could not start; the reason is logged above") from None
+        if not asked_to_stop.is_set():
+            _run(server, listener)
 
 
 def welcome(url: str, fresh: "Credentials | None") -> str:
@@ -107,22 +92,15 @@ def welcome(url: str, fresh: "Credentials | None") -> str:
 # --- Signals, port, home ---------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _signals_stop_us() -> Iterator[None]:
-    """Until the server runs a signal raises Stopped here; while we clean up, further ones change nothing."""
+def _asked_to_stop() -> threading.Event:
+    """Set by SIGINT and SIGTERM, looked at between the steps: none of them is left half done.
 
-    def stop(_number: int, _frame: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        raise Stopped
-
+    While it runs, the server has the signals to itself; it hands them on here when it has ended.
+    """
+    asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda _number, _frame: asked.set())
+    return asked
 
 
 @contextlib.contextmanager
@@ -204,17 +182,17 @@ def _keep_up(home: Path, leaving: threading.Event) -> None:
             log.error("%s", exc)
 
 
-def _wait_for_database() -> None:
+def _wait_for_database(asked_to_stop: threading.Event) -> None:
     """Give a database that is starting beside us a moment."""
     deadline = time.monotonic() + DATABASE_PATIENCE_S
-    while True:
+    while not asked_to_stop.is_set():
         try:
             psycopg.connect(conninfo("reach start"), connect_timeout=5).close()
             return
         except psycopg.OperationalError as exc:
             if time.monotonic() > deadline:
                 raise CannotStart(f"the database does not answer: {str(exc).strip()}") from exc
-        time.sleep(0.5)
+        asked_to_stop.wait(0.5)
 
 
 @contextlib.contextmanager
@@ -300,6 +278,29 @@ class _Server(uvicorn.Server):
         log.info("stopping: calls at work have %g s", settings.REACH_DRAIN_S)
         self.before_drain()
         await super().shutdown(sockets)
+
+
+def _server() -> _Server:
+    return _Server(
+        uvicorn.Config(
+            "reach_project.asgi:application",
+            loop="uvloop",
+            http="httptools",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.REACH_DRAIN_S)),
+        )
+    )
+
+
+def _run(server: _Server, listener: socket.socket) -> None:
+    """Serve until a signal. Raises CannotStart."""
+    try:
+        server.run(sockets=[listener])
+    except SystemExit:  # uvicorn's word for a lifespan that failed
+        raise CannotStart("the server could not start; the reason is logged above") from None
 
 
 class _Background:

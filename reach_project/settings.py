@@ -126,7 +126,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -157,6 +157,7 @@ DATABASES: dict[str, dict[str, object]] = {
 }
 DATABASES["default"] |= {
     "ENGINE": "django.db.backends.postgresql",
+    "CONN_HEALTH_CHECKS": True,  # a pooled session that died with its server is not handed out
     "OPTIONS": DATABASES["default"].get("OPTIONS", {})
     | {"pool": {"min_size": 0, "max_size": REACH_DATABASE_POOL, "timeout": 10}},
 }
@@ -170,7 +171,7 @@ LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "/static/"
-WHITENOISE_USE_FINDERS = True  # served from where they lie: nothing to collect before a start
+SERVESTATIC_USE_FINDERS = True  # served from where they lie: nothing to collect before a start
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
@@ -183,6 +184,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["registry.auth.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": [],  # bodies are read by `registry.http.read_body`, chunked ones too
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "registry.negotiation.AlwaysJSON",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "reach_project.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,

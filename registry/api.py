@@ -139,7 +139,7 @@ class ProbeView(APIView):
 class NodesView(APIView):
     scopes = {"GET": OBSERVE}
 
-    @extend_schema(parameters=PAGED, responses=dict)
+    @extend_schema(operation_id="nodes_list", parameters=PAGED, responses=dict)
     def get(self, request: Request) -> HttpResponse:
         rows, cursor = page(Node.objects.for_display(), request, ["service_id", "node_id"])
         return page_response(rows, cursor, node_document)
@@ -148,7 +148,7 @@ class NodesView(APIView):
 class ServicesView(APIView):
     scopes = {"GET": OBSERVE}
 
-    @extend_schema(parameters=PAGED, responses=dict)
+    @extend_schema(operation_id="services_list", parameters=PAGED, responses=dict)
     def get(self, request: Request) -> HttpResponse:
         rows, cursor = page(services_with_nodes(), request, ["service_id"])
         return page_response(rows, cursor, service_document)
@@ -168,7 +168,7 @@ class ServiceView(APIView):
 class CapabilitiesView(APIView):
     scopes = {"GET": OBSERVE}
 
-    @extend_schema(parameters=[OpenApiParameter("q", str), *PAGED], responses=dict)
+    @extend_schema(operation_id="capabilities_list", parameters=[OpenApiParameter("q", str), *PAGED], responses=dict)
     def get(self, request: Request) -> HttpResponse:
         known = ranked(Capability.objects.all(), request.GET.get("q", "").split())
         rows, cursor = page(known.prefetch_related(PROVIDERS), request, ["-rank", "name"])
@@ -189,7 +189,7 @@ class CapabilityView(APIView):
 class KeysView(APIView):
     scopes = {"GET": "operate", "POST": "operate"}
 
-    @extend_schema(parameters=PAGED, responses=dict)
+    @extend_schema(operation_id="keys_list", parameters=PAGED, responses=dict)
     def get(self, request: Request) -> HttpResponse:
         check_may(request.auth, "registry.view_apikey")
         rows, cursor = page(ApiKey.objects.select_related("user"), request, ["-created_at", "key_id"])

@@ -1,4 +1,4 @@
-"""One counter says that what dispatchers hold in memory has moved; NOTIFY wakes them, the counter catches what it missed.
+"""One counter says that what dispatchers hold in memory has moved; NOTIFY wakes them, a poll catches what it missed.
 
 Whoever changes services, nodes, keys or routes calls `bump()` last in its transaction. Dispatchers sign up in
 `followers`; a view that has just changed something calls `wait_until_followed(version)` after its commit, so that

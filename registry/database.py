@@ -7,5 +7,7 @@ from psycopg.conninfo import make_conninfo
 def conninfo(application_name: str) -> str:
     """The libpq connection string of Django's default database, read when it is needed (tests swap the database)."""
     parameters = dict(connection.get_connection_params())
-    wanted = {k: v for k, v in parameters.items() if k in {"dbname", "user", "password", "host", "port", "sslmode"} and v}
+    wanted = {
+        k: v for k, v in parameters.items() if k in {"dbname", "user", "password", "host", "port", "sslmode"} and v
+    }
     return make_conninfo(**wanted, application_name=application_name)

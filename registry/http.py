@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.exceptions import RequestDataTooBig, ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import exceptions
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
@@ -197,6 +198,22 @@ def rendered(response: HttpResponse) -> HttpResponse:
 
 
 # --- OpenAPI ---------------------------------------------------------------------------------------------------------
+
+
+class DescribedKey(OpenApiAuthenticationExtension):
+    target_class = "registry.auth.KeyAuthentication"
+    name = "key"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "An API key of a service or an operator."}
+
+
+class DescribedSession(OpenApiAuthenticationExtension):
+    target_class = "registry.auth.SessionAuthentication"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}
 
 
 def described(kind: Any) -> dict[str, Any]:

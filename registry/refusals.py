@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from django.db import connection
-
 counted: Counter[tuple[str, str, int]] = Counter()
 
 
@@ -31,15 +29,9 @@ store_sql = """
     INSERT INTO registry_refusalcount (key_id, code, minute, count)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::bigint[])
     ON CONFLICT (key_id, code, minute) DO UPDATE SET count = registry_refusalcount.count + excluded.count"""
+"""Adds rows to what is stored; takes `columns(rows)`."""
 
 
 def columns(rows: Sequence[tuple[str, str, datetime, int]]) -> list[list]:
     """Rows as the parameters of `store_sql`, in one order everywhere so that writers do not deadlock."""
     return [list(column) for column in zip(*sorted(rows), strict=True)]
-
-
-def store() -> None:
-    """Add what has been counted to the database."""
-    if rows := taken():
-        with connection.cursor() as cursor:
-            cursor.execute(store_sql, columns(rows))

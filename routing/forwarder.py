@@ -2,14 +2,16 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Collection
 from time import time
 from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp.abc import ResolveResult
 
 from receipts.core.journey import Ended, Journey, Outcome
+from registry.addresses import forbidden_ip, ip_refusal
 from registry.core.node import Node
 from registry.signing import signature_headers
 
@@ -45,6 +47,31 @@ decode_answer = msgspec.json.Decoder(NodeAnswer).decode
 decode_any = msgspec.json.Decoder().decode
 
 
+class GuardedResolver(aiohttp.ThreadedResolver):
+    """Names resolve anew at every connection, so what they resolve to is checked there too."""
+
+    def __init__(self, allowed: Collection[str]):
+        super().__init__()
+        self.allowed = allowed
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        for result in found:
+            if why := ip_refusal(result["host"], host=host, allowed=self.allowed):
+                raise OSError(why)
+        return found
+
+
+def make_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket to an address, unless nobody may be sent there, however it was spelled."""
+    family, kind, protocol, _name, where = address
+    if why := forbidden_ip(str(where[0])):
+        raise OSError(why)
+    return socket.socket(family, kind, protocol)
+
+
 class Forwarder:
     """The pooled client of one process. Make it on the event loop that uses it."""
 
@@ -54,25 +81,20 @@ class Forwarder:
         connect_timeout_s: float,
         keepalive_s: float,
         max_response_bytes: int,
-        forbidden_ip: Callable[[str], str | None],
+        allowed: Collection[str],
     ):
         self.max_response_bytes = max_response_bytes
-        self.forbidden_ip = forbidden_ip
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=keepalive_s, socket_factory=self.make_socket, ttl_dns_cache=5
+                limit=0,
+                keepalive_timeout=keepalive_s,
+                socket_factory=make_socket,
+                resolver=GuardedResolver(allowed),
             ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
             skip_auto_headers={"User-Agent", "Accept", "Accept-Encoding"},
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-
-    def make_socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """A socket for an address that nodes may have; checked here too, for names resolve anew at every connection."""
-        family, kind, protocol, _name, where = address
-        if why := self.forbidden_ip(where[0]):
-            raise OSError(why)
-        return socket.socket(family, kind, protocol)
 
     async def close(self) -> None:
         await self.session.close()

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from django.conf import settings
 
 from receipts.journal import Journal
-from registry.addresses import forbidden_ip
+from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
 from registry.core.node import Tier
 from registry.database import conninfo
@@ -96,7 +96,7 @@ async def start_parts(role: str) -> LiveParts:
         connect_timeout_s=settings.REACH_CONNECT_TIMEOUT_S,
         keepalive_s=settings.REACH_NODE_KEEPALIVE_S,
         max_response_bytes=settings.REACH_MAX_RESPONSE_BYTES,
-        forbidden_ip=forbidden_ip,
+        allowed=allowed_addresses(),
     )
     await journal.start()
     await snapshot.start()

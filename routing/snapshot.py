@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -13,6 +14,7 @@ from psycopg.rows import dict_row
 
 from receipts.journal import connect, keep_running
 from registry import changes, signing
+from registry.addresses import address_refusal, allowed_addresses
 from registry.auth import Key, key_of_row, load_keys_sql
 from registry.core.node import AdminState, Health, Node, Offer, Tier
 from registry.schemas import compile_schema, narrowness
@@ -165,6 +167,12 @@ def offer_of(row: dict[str, Any]) -> Offer:
     )
 
 
+@lru_cache(maxsize=16_384)
+def address_bar(address: str, allowed: tuple[str, ...]) -> str | None:
+    """Why an address spelled out is not allowed (any more); names are checked where they are resolved."""
+    return address_refusal(address, allowed=allowed, resolve=lambda _host: ())
+
+
 def node_of(row: dict[str, Any], offers: dict[str, Offer]) -> Node:
     endpoints = row["endpoints"]
     return Node(
@@ -175,6 +183,7 @@ def node_of(row: dict[str, Any], offers: dict[str, Offer]) -> Node:
         health=Health(row["health"]),
         admin_state=AdminState(row["admin_state"]),
         expired=row["expired"],
+        barred=address_bar(row["address"], allowed_addresses()),
         tags=frozenset(row["tags"]),
         version=row["version"],
         invoke_url=row["address"].rstrip("/") + endpoints["invoke"],

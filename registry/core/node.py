@@ -70,6 +70,8 @@ class Node:
     health: Health = Health.READY
     admin_state: AdminState = AdminState.ENABLED
     expired: bool = False
+    barred: str | None = None
+    """Why its address may not be connected to, where the installation's rules have changed since it registered."""
     tags: frozenset[str] = frozenset()
     version: str = ""
     invoke_url: str = ""

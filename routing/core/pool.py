@@ -131,6 +131,8 @@ def standing_refusal(node: Node, route: Route | None, call_tags: frozenset[str])
         return "disabled by an operator"
     if node.admin_state is AdminState.DRAINING:
         return "draining"
+    if node.barred:
+        return node.barred
     if node.expired:
         return "lease expired"
     if node.health is Health.STARTING:
