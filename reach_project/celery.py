@@ -2,7 +2,7 @@
 
 import os
 
-from celery import Celery
+from celery import Celery, signals
 from django.conf import settings
 
 from reach_project import health
@@ -14,9 +14,9 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-@app.task(name="reach_project.pulse")
-def pulse() -> None:
-    """Show that beat and worker both work: readiness looks at the age of the last one."""
+@signals.task_postrun.connect
+def pulse(**_: object) -> None:
+    """Every task that ran shows that beat and worker both work: readiness looks at the age of the last one."""
     health.PULSE.felt()
 
 
@@ -30,12 +30,10 @@ def schedule(sender: Celery, **_: object) -> None:
     sender.conf.beat_schedule = {
         entry["task"]: entry
         for entry in (
-            every("reach_project.pulse", 1.0),
-            every("registry.expire_leases", 1.0),
-            every("registry.finish_drains", 1.0),
+            every("registry.sweep_nodes", 1.0),
             every("registry.probe_waiting", settings.REACH_PROBE_OUT_INTERVAL_S),
             every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
             every("routing.sync_route_file", 10.0),
-            every("receipts.maintain_partitions", 3600.0),
+            every("receipts.maintain_partitions", 600.0),
         )
     }

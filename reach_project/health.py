@@ -7,6 +7,7 @@ its own, and a request only reads what was last found.
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import psycopg
 import redis
@@ -143,7 +144,7 @@ def start() -> None:
         parts["broker"] = lambda: None  # in memory, in this process
     for watch in _watches:
         for name in watch.names:
-            parts[name] = lambda watch=watch, name=name: watch.what_it_found(name)
+            parts[name] = partial(watch.what_it_found, name)
         watch.start()
 
 

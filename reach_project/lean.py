@@ -93,7 +93,7 @@ def refused_body(exc: BodyTooLarge | BodyTooSlow) -> HttpResponse:
             "payload_too_large", detail=f"the body is larger than {settings.REACH_MAX_BODY_BYTES} bytes"
         )
     else:
-        response = problem_response(408, "invalid_request", "the body did not arrive in time")
+        response = problem_response("invalid_request", detail="the body did not arrive in time")
     response["Connection"] = "close"
     return response
 

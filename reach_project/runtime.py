@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from django.db import connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 
 from reach_project import embedded, health
-from reach_project.celery import app, pulse
+from reach_project.celery import app
+from receipts.tasks import maintain_partitions
 from registry import services
 from registry.auth import SCOPES, digest_of
 from registry.database import conninfo
@@ -209,6 +211,7 @@ def migrate(say: Say) -> None:
     if plan := executor.migration_plan(executor.loader.graph.leaf_nodes()):
         say(f"Applying {len(plan)} migrations …")
         call_command("migrate", interactive=False, verbosity=0)
+    maintain_partitions()  # after a long rest the partitions made ahead are behind
 
 
 # --- Credentials -----------------------------------------------------------------------------------------------------
@@ -289,6 +292,7 @@ def _server() -> _Server:
             lifespan="on",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=max(1, round(settings.REACH_DRAIN_S)),
         )
@@ -325,7 +329,7 @@ class _Background:
     def __enter__(self) -> "_Background":
         for name, thread in self._threads.items():
             thread.start()
-            health.parts[name] = lambda name=name: self.state_of(name)
+            health.parts[name] = partial(self.state_of, name)
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -343,7 +347,7 @@ class _Background:
         worker_state.should_stop = 0
         self._beat.stop()
         if not settings.REDIS_URL:
-            pulse.delay()  # the worker looks up when a message comes, else after two seconds
+            app.send_task("registry.sweep_nodes")  # the worker looks up when a message comes, else after two seconds
 
     def state_of(self, name: str) -> str | None:
         """Why a part does not work, for readiness."""

@@ -8,6 +8,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -152,7 +153,7 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES: dict[str, dict[str, object]] = {
+DATABASES: dict[str, dict[str, Any]] = {
     "default": dict(env.db_url_config(DATABASE_URL) if DATABASE_URL else embedded.database_settings(REACH_HOME))
 }
 DATABASES["default"] |= {

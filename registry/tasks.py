@@ -21,11 +21,9 @@ def probe_waiting() -> None:
     services.probe_nodes(Node.objects.waiting_for_proof().order_by("?")[:PROBED_PER_SWEEP])
 
 
-@shared_task(name="registry.expire_leases")
-def expire_leases() -> None:
-    services.expire_leases(timezone.now())
-
-
-@shared_task(name="registry.finish_drains")
-def finish_drains() -> None:
-    services.finish_drains(timezone.now())
+@shared_task(name="registry.sweep_nodes")
+def sweep_nodes() -> None:
+    """Expire leases that ran out, and let go of nodes whose farewell is over."""
+    now = timezone.now()
+    services.expire_leases(now)
+    services.finish_drains(now)

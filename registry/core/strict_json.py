@@ -5,6 +5,7 @@ holds none), and nesting beyond `max_depth` (deeper documents overflow the stack
 """
 
 import re
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ import msgspec
 from registry.errors import InvalidRequest
 
 PLACE = re.compile(r"^(?P<message>.*?) - at `(?:key` in `)?\$?(?P<path>.*)`$", re.S)
+NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
+"""An escape that no backslash before it takes back."""
 anything = msgspec.json.Decoder()
 
 
@@ -20,8 +23,10 @@ def decode_strict(body: bytes, decoder: msgspec.json.Decoder = anything, *, max_
     try:
         if body.count(b"[") + body.count(b"{") > max_depth and depth_of(body) > max_depth:
             raise InvalidRequest(f"nested deeper than {max_depth} levels")
-        if b"\\u0000" in body:
-            refuse_nul(anything.decode(body), "")
+        if b"\\u0000" in body and NUL.search(body):
+            raise InvalidRequest("the body holds U+0000", [{"path": "", "message": "holds U+0000"}])
+        if not body.isascii():
+            body.decode()  # the decoder looks only at what it keeps
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
         raise invalid(str(exc)) from exc
@@ -45,31 +50,17 @@ def pointer(path: str) -> str:
     return re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", path.replace(".", "/").replace("[///]", "[...]"))
 
 
-STRINGS_AND_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
+STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""One level deeper, one level back, as signed bytes."""
+NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[{]}"'))
 
 
 def depth_of(body: bytes) -> int:
-    """The deepest nesting of a JSON text, without decoding it."""
-    depth = deepest = 0
-    for token in STRINGS_AND_BRACKETS.finditer(body):
-        first = body[token.start()]
-        if first in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif first in b"]}":
-            depth -= 1
-    return deepest
+    """The deepest nesting of a JSON text, without decoding it, in linear time whatever the text.
 
-
-def refuse_nul(value: Any, path: str) -> None:
-    """Raise InvalidRequest where a string or key holds U+0000."""
-    if isinstance(value, str):
-        if "\x00" in value:
-            raise InvalidRequest(f"{path}: holds U+0000", [{"path": path, "message": "holds U+0000"}])
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            refuse_nul(key, path)
-            refuse_nul(item, f"{path}/{key}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            refuse_nul(item, f"{path}/{index}")
+    Without escapes the strings are every second piece between quotes; two quotes side by side part nothing.
+    """
+    unescaped = body.replace(rb"\\", b"").replace(rb'\"', b"")
+    bare = unescaped.translate(None, NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
+    outside = b"".join(bare.split(b'"')[::2])
+    return max(accumulate(memoryview(outside.translate(STEPS)).cast("b")), default=0)
