@@ -6,7 +6,8 @@ pytestmark = pytest.mark.django_db
 
 NODE_FIELDS = {
     "service_id", "node_id", "address", "weight", "admin_state", "tags", "version", "protocol", "status",
-    "status_reason", "status_since", "registered_at", "last_heartbeat_at", "lease_expires_at", "in_flight", "capabilities",
+    "status_reason", "status_since", "registered_at", "last_heartbeat_at", "lease_expires_at",
+    "in_flight", "capabilities",
 }  # fmt: skip
 
 

@@ -1,0 +1,27 @@
+"""What every test stands on: a real PostgreSQL.
+
+The embedded server is started by the first test that asks for the database, unless DATABASE_URL names another.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[None]:
+    """The server of this run, shared by all its processes; the last one out stops it."""
+    from django.conf import settings
+
+    from reach_project import embedded
+
+    if settings.DATABASE_URL:
+        yield
+        return
+    with embedded.running(settings.REACH_HOME):
+        yield
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(postgresql: None, django_db_setup: None) -> None:
+    """pytest-django's own, once the server is up."""
