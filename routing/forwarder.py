@@ -147,7 +147,7 @@ class Forwarder:
     async def read(self, response: aiohttp.ClientResponse) -> bytes | None:
         """The whole answer, or None when it is too large."""
         limit = self.max_response_bytes
-        if response.content_length is not None:
+        if response.content_length is not None and "Content-Encoding" not in response.headers:
             return await response.read() if response.content_length <= limit else None
         content = bytearray()
         async for chunk in response.content.iter_any():
