@@ -20,6 +20,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from receipts.prepared import Prepared
 from receipts.rows import CallRow, KeyRow, MoveRow, ReceiptRow, columns, json_of
 from registry.errors import Unavailable
 
@@ -47,7 +48,7 @@ ACCEPT = f"""
 WITH taken AS (
     INSERT INTO idempotency (caller, key, call_id, request_digest, expires_at)
     SELECT caller, key, call_id, request_digest, {moment("expires_ms")}
-    FROM json_to_recordset(%s::json) AS k({columns(KeyRow)}) ORDER BY caller, key
+    FROM json_to_recordset($1::json) AS k({columns(KeyRow)}) ORDER BY caller, key
     ON CONFLICT (caller, key) DO UPDATE SET call_id = EXCLUDED.call_id, request_digest = EXCLUDED.request_digest,
         expires_at = EXCLUDED.expires_at WHERE idempotency.expires_at <= now()
     RETURNING call_id
@@ -57,20 +58,20 @@ WITH taken AS (
         table_revision, service_id, node_id, coalesce(attempts, 0), coalesce(seq, 0), {moment("accepted_ms")},
         {moment("first_forwarded_ms")}, {moment("ended_ms")}, {moment("deadline_ms")}, coalesce(idempotent, false),
         request, request_digest, payload_digest, error, labels, idempotency_key, session_id, owner, 1, 0
-    FROM json_to_recordset(%s::json) AS c({columns(CallRow)})
+    FROM json_to_recordset($2::json) AS c({columns(CallRow)})
     WHERE keyed IS NOT TRUE OR id IN (SELECT call_id FROM taken)
     RETURNING id
 ), written AS (
     INSERT INTO receipts (call_id, seq, kind, attempt, service_id, node_id, at, detail)
     SELECT call_id, n, kind, attempt, service_id, node_id, {moment("at_ms")}, detail
-    FROM json_to_recordset(%s::json) AS r({columns(ReceiptRow)}) WHERE call_id IN (SELECT id FROM new)
+    FROM json_to_recordset($3::json) AS r({columns(ReceiptRow)}) WHERE call_id IN (SELECT id FROM new)
 )
 SELECT id FROM new
 """
 
 MOVE = f"""
 WITH asked AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s::json) AS m({columns(MoveRow)})
+    SELECT * FROM json_to_recordset($1::json) AS m({columns(MoveRow)})
 ), moved AS (
     UPDATE calls c SET
         seq = c.seq + m.count, step = coalesce(m.step, c.step), status = coalesce(m.status, c.status),
@@ -88,7 +89,7 @@ WITH asked AS MATERIALIZED (
 ), written AS (
     INSERT INTO receipts (call_id, seq, kind, attempt, service_id, node_id, at, detail)
     SELECT r.call_id, moved.base + r.n, r.kind, r.attempt, r.service_id, r.node_id, {moment("r.at_ms")}, r.detail
-    FROM json_to_recordset(%s::json) AS r({columns(ReceiptRow)}) JOIN moved ON moved.id = r.call_id
+    FROM json_to_recordset($2::json) AS r({columns(ReceiptRow)}) JOIN moved ON moved.id = r.call_id
 ), told AS (
     SELECT pg_notify('reach_' || replace(watcher::text, '-', ''), moved.id::text)
     FROM moved, unnest(
@@ -107,6 +108,8 @@ class Item(Generic[Row]):
     row: Row
     receipts: list[ReceiptRow]
     written: asyncio.Future[bool]
+    give_up_at: float | None = None
+    """Loop time after which nobody waits any longer; the row is written all the same."""
     in_doubt: bool = False
 
     @property
@@ -115,8 +118,8 @@ class Item(Generic[Row]):
         return len(request or "") + 1024
 
 
-Flush = Callable[[psycopg.AsyncConnection, Sequence[Item[Row]]], Awaitable[None]]
-"""Writes a group and resolves its futures."""
+Flush = Callable[[psycopg.AsyncConnection, Prepared, Sequence[Item[Row]]], Awaitable[None]]
+"""Writes a group by the lane's statement and resolves its futures."""
 Lost = Callable[[list[Item[Row]], psycopg.AsyncConnection | None], Awaitable[None]]
 """Told of a lost connection (None, with what waits) and of every new one."""
 
@@ -128,6 +131,7 @@ class Lane(Generic[Row]):
         self,
         name: str,
         conninfo: str,
+        statement: str,
         flush: Flush[Row],
         lost: Lost[Row],
         *,
@@ -136,17 +140,19 @@ class Lane(Generic[Row]):
         answer_s: float,
     ):
         self.answer_s = answer_s
-        self.name, self.conninfo = name, conninfo
+        self.name, self.conninfo, self.statement = name, conninfo, statement
         self.flush: Flush[Row] = flush
         self.lost: Lost[Row] = lost
         self.max_rows, self.retry_s = max_rows, retry_s
         self.waiting: deque[Item[Row]] = deque()
         self.arrived = asyncio.Event()
         self.connection: psycopg.AsyncConnection | None = None
+        self.prepared: Prepared | None = None
+        self.flushing_since: float | None = None
 
-    def put(self, row: Row, receipts: list[ReceiptRow]) -> asyncio.Future[bool]:
+    def put(self, row: Row, receipts: list[ReceiptRow], give_up_at: float | None = None) -> asyncio.Future[bool]:
         """Queue a row for the next group; the future says whether it was written (False: somebody else was first)."""
-        item = Item(row, receipts, asyncio.get_running_loop().create_future())
+        item = Item(row, receipts, asyncio.get_running_loop().create_future(), give_up_at)
         self.waiting.append(item)
         self.arrived.set()
         return item.written
@@ -155,37 +161,38 @@ class Lane(Generic[Row]):
         """Write groups for ever; a lost database is reached for again and again."""
         while True:
             try:
-                if self.connection is None or self.connection.closed:
+                if self.connection is None or self.prepared is None or self.connection.closed:
                     self.connection = await connect(self.conninfo, f"reach {self.name}", WRITER_OPTIONS)
+                    self.prepared = Prepared(self.connection, "write", self.statement)
                     await self.lost([], self.connection)
                 await self.arrived.wait()
-                await self.write_group(self.connection)
+                await self.write_group(self.connection, self.prepared)
             except psycopg.OperationalError as exc:
                 log.warning("%s: the database is away: %s", self.name, str(exc).splitlines()[0])
                 await self.drop_connection()
                 await self.lost(list(self.waiting), None)
                 await asyncio.sleep(self.retry_s)
 
-    async def write_group(self, connection: psycopg.AsyncConnection) -> None:
+    async def write_group(self, connection: psycopg.AsyncConnection, prepared: Prepared) -> None:
         group = self.take()
         if not group:
             self.arrived.clear()
             return
+        self.flushing_since = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self.answer_s):
-                await self.flush(connection, group)
-        except (psycopg.OperationalError, TimeoutError) as exc:
+            await self.flush(connection, prepared, group)
+        except psycopg.OperationalError:
             for item in group:
                 item.in_doubt = True
             self.waiting.extendleft(reversed(group))
-            if isinstance(exc, TimeoutError):
-                raise psycopg.OperationalError(f"no answer within {self.answer_s:g} s") from exc
             raise
         except psycopg.Error as exc:
-            await self.write_singly(connection, group, exc)
+            await self.write_singly(connection, prepared, group, exc)
+        finally:
+            self.flushing_since = None
 
     async def write_singly(
-        self, connection: psycopg.AsyncConnection, group: list[Item[Row]], exc: psycopg.Error
+        self, connection: psycopg.AsyncConnection, prepared: Prepared, group: list[Item[Row]], exc: psycopg.Error
     ) -> None:
         """One bad row must not fail the calls it shares a group with."""
         if len(group) == 1:
@@ -194,13 +201,26 @@ class Lane(Generic[Row]):
             return
         for item in group:
             try:
-                await self.flush(connection, [item])
+                await self.flush(connection, prepared, [item])
             except psycopg.OperationalError:
                 self.waiting.extendleft(i for i in reversed(group) if not i.written.done())
                 raise
             except psycopg.Error as single:
                 log.error("%s: row refused by the database: %s", self.name, single)
                 item.written.set_exception(single)
+
+    def look_after(self, now: float) -> None:
+        """Once a second: give up a database that does not answer, and let go of those who have waited long enough.
+
+        One look for all is cheaper than a timer for each.
+        """
+        if self.flushing_since is not None and now - self.flushing_since > self.answer_s and self.prepared is not None:
+            self.prepared.give_up(f"no answer within {self.answer_s:g} s")
+        for item in self.waiting:
+            if item.give_up_at is not None and now > item.give_up_at and not item.written.done():
+                item.written.set_exception(
+                    Unavailable("the database is away: how the call ended is not written yet", call_id=item.row.id)
+                )
 
     def take(self) -> list[Item[Row]]:
         """The next group: at most one row a call, so that rows of one call are written in their order."""
@@ -222,7 +242,7 @@ class Lane(Generic[Row]):
     async def drop_connection(self) -> None:
         if self.connection is not None:
             await self.connection.close()
-            self.connection = None
+            self.connection = self.prepared = None
 
 
 async def keep_running(work: Callable[[], Awaitable[None]], retry_s: float) -> None:
@@ -270,6 +290,7 @@ class Journal:
         self.new_calls: Lane[CallRow] = Lane(
             "journal accept",
             conninfo,
+            ACCEPT,
             self.flush_new,
             self.lose_new,
             max_rows=max_rows,
@@ -279,6 +300,7 @@ class Journal:
         self.moves: Lane[MoveRow] = Lane(
             "journal move",
             conninfo,
+            MOVE,
             self.flush_moves,
             self.lose_moves,
             max_rows=max_rows,
@@ -302,7 +324,7 @@ class Journal:
         await self.reader.open()
         self.tasks = [
             asyncio.create_task(keep_running(work, self.retry_s), name=f"journal {work.__name__}")
-            for work in (self.new_calls.run, self.moves.run, self.keep_lease, self.listen)
+            for work in (self.new_calls.run, self.moves.run, self.look_after, self.keep_lease, self.listen)
         ]
 
     async def stop(self) -> None:
@@ -340,7 +362,9 @@ class Journal:
         )
         return Existing(rows[0]["call_id"], rows[0]["request_digest"]) if rows else None
 
-    async def flush_new(self, connection: psycopg.AsyncConnection, group: Sequence[Item[CallRow]]) -> None:
+    async def flush_new(
+        self, _connection: psycopg.AsyncConnection, prepared: Prepared, group: Sequence[Item[CallRow]]
+    ) -> None:
         leaders: dict[tuple[str, str | None], Item[CallRow]] = {}
         for item in group:
             if item.row.keyed:
@@ -356,15 +380,12 @@ class Journal:
             for (caller, key), item in leaders.items()
         ]
         written = [i for i in group if not i.row.keyed or leaders[(i.row.caller, i.row.idempotency_key)] is i]
-        result = await connection.execute(
-            ACCEPT,
-            (
-                json_of(keys).decode(),
-                json_of([item.row for item in written]).decode(),
-                json_of([receipt for item in written for receipt in item.receipts]).decode(),
-            ),
+        rows = await prepared.run(
+            json_of(keys),
+            json_of([item.row for item in written]),
+            json_of([receipt for item in written for receipt in item.receipts]),
         )
-        new = {str(call_id) for (call_id,) in await result.fetchall()}
+        new = {call_id for (call_id,) in rows}
         for item in group:
             if not item.written.done():
                 item.written.set_result(item.row.id in new)
@@ -386,25 +407,24 @@ class Journal:
 
     # --- Changes of open calls ---------------------------------------------------------------------------------------
 
-    def move(self, row: MoveRow, receipts: list[ReceiptRow]) -> asyncio.Future[bool]:
+    def move(self, row: MoveRow, receipts: list[ReceiptRow], give_up_at: float | None = None) -> asyncio.Future[bool]:
         """Write a change and its receipts. False: the call has ended, or is no longer this owner's or this attempt's.
 
         While the database is away this waits: an ending is never told before it is written. Whoever stops waiting
-        does not take the write back.
+        does not take the write back. From `give_up_at` (loop time) on the future raises Unavailable instead.
         """
-        return self.moves.put(row, receipts)
+        return self.moves.put(row, receipts, give_up_at)
 
-    async def flush_moves(self, connection: psycopg.AsyncConnection, group: Sequence[Item[MoveRow]]) -> None:
+    async def flush_moves(
+        self, connection: psycopg.AsyncConnection, prepared: Prepared, group: Sequence[Item[MoveRow]]
+    ) -> None:
         applied = await self.already_applied(connection, [i.row for i in group if i.in_doubt and i.row.owner])
         fresh = [item for item in group if item.row.id not in applied]
-        result = await connection.execute(
-            MOVE,
-            (
-                json_of([item.row for item in fresh]).decode(),
-                json_of([receipt for item in fresh for receipt in item.receipts]).decode(),
-            ),
+        rows = await prepared.run(
+            json_of([item.row for item in fresh]),
+            json_of([receipt for item in fresh for receipt in item.receipts]),
         )
-        moved = {str(call_id) for call_id, _told in await result.fetchall()}
+        moved = {call_id for call_id, _told in rows}
         for item in group:
             if not item.written.done():
                 item.written.set_result(item.row.id in moved or item.row.id in applied)
@@ -434,6 +454,13 @@ class Journal:
                 return rows
         except (psycopg.OperationalError, PoolTimeout) as exc:
             raise Unavailable() from exc
+
+    async def look_after(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            now = asyncio.get_running_loop().time()
+            for lane in (self.new_calls, self.moves):
+                lane.look_after(now)
 
     async def keep_lease(self) -> None:
         """Renew this process's right to its open calls, thrice a lease."""

@@ -271,30 +271,16 @@ async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: 
             parts.load.release(node.key)
 
 
-def queue(call: OpenCall, parts: LiveParts, **changes: Any) -> asyncio.Future[bool]:
-    """Have what was noted and these changes written under our fence. False: the call has ended or was taken over."""
+def write(call: OpenCall, parts: LiveParts, *, give_up_at: float | None = None, **changes: Any) -> asyncio.Future[bool]:
+    """Write what was noted and these changes under our fence. False: the call has ended or was taken over.
+
+    This waits for as long as the database is away; from `give_up_at` (loop time) on it raises Unavailable instead, and
+    the write is made when the database is back.
+    """
     receipts = call.taken()
     call.step += 1
     row = MoveRow(call.call_id, len(receipts), call.owner, call.epoch, call.step, **changes)
-    return parts.journal.move(row, receipts)
-
-
-async def write(call: OpenCall, parts: LiveParts, **changes: Any) -> bool:
-    """`queue`, and wait until it is on disk, however long the database is away."""
-    return await queue(call, parts, **changes)
-
-
-async def write_in_time(call: OpenCall, journey: Journey, parts: LiveParts, **changes: Any) -> bool:
-    """`write`, but nobody is kept waiting beyond the deadline for a database that is away.
-
-    Raises Unavailable then; the write stays queued and is made when the database is back.
-    """
-    left_s = max(0, (journey.deadline_millis or 0) - now_millis()) / 1000
-    try:
-        async with asyncio.timeout(left_s + END_GRACE_S):
-            return await queue(call, parts, **changes)
-    except TimeoutError as exc:
-        raise Unavailable("the database is away: how the call ended is not written yet", call_id=call.call_id) from exc
+    return parts.journal.move(row, receipts, give_up_at)
 
 
 async def close(
@@ -311,10 +297,11 @@ async def close(
     status = ending(end.code, attempted=attempts > 0)
     document = None if end.code is None else end.document()
     call.note(status, document, attempt=attempts, node=node)
-    written = await write_in_time(
+    left_s = max(0, (journey.deadline_millis or 0) - now) / 1000
+    written = await write(
         call,
-        journey,
         parts,
+        give_up_at=asyncio.get_running_loop().time() + left_s + END_GRACE_S,
         status=status,
         ended_ms=now,
         output=json_of(end.output).decode() if end.code is None else None,
