@@ -112,7 +112,12 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
     if isinstance(step, Stop):
         return result_of(journey, step.ending, step.why, None, duration_ms=0)
     assert isinstance(step, Attempt)
-    return await dispatch(call, journey, step, parts)
+    try:
+        return await dispatch(call, journey, step, parts)
+    except asyncio.CancelledError as exc:  # the drain is over: recovery carries the call on, its caller is told so
+        raise Unavailable(
+            "the reach is stopping; the call was accepted and goes on, ask for it later", call_id=call.call_id
+        ) from exc
 
 
 async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -> Journey:
