@@ -80,7 +80,7 @@ DATABASE_URL = env.str("DATABASE_URL", default="")
 REDIS_URL = env.str("REDIS_URL", default="")
 ROUTE_FILE = env.str("ROUTE_FILE", default="")
 REACH_DATABASE_POOL = limit(
-    "REACH_DATABASE_POOL", 12, "connections", "for ordinary endpoints; dispatch has its own four, whatever these do"
+    "REACH_DATABASE_POOL", 12, "connections", "for ordinary endpoints; dispatch has its own six, whatever these do"
 )
 
 # --- Secrets ---------------------------------------------------------------------------------------------------------
