@@ -75,7 +75,7 @@ CONFIGURATION += [
     Limit("ALLOWED_HOSTS", "", "comma list", "names this instance answers to, besides loopback and REACH_HOST"),
     Limit("ROUTE_FILE", "", "path", "YAML or JSON; becomes revision 1, later edits become a change in review"),
 ]
-REACH_ROLE = limit("REACH_ROLE", "all", "all|dispatcher|console", "which endpoints this process serves")
+REACH_ROLE = limit("REACH_ROLE", "all", "all|dispatcher|console", "only `all` runs worker and beat beside the server")
 DATABASE_URL = env.str("DATABASE_URL", default="")
 REDIS_URL = env.str("REDIS_URL", default="")
 ROUTE_FILE = env.str("ROUTE_FILE", default="")
