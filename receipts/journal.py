@@ -85,6 +85,7 @@ WITH asked AS MATERIALIZED (
     WHERE c.id = m.id AND c.ended_at IS NULL
         AND (m.owner IS NULL OR (c.owner = m.owner AND c.epoch = m.epoch AND c.step = m.step - 1))
         AND (m.fence_attempt IS NULL OR c.attempts = m.fence_attempt)
+        AND (m.fence_seq IS NULL OR c.seq = m.fence_seq)
     RETURNING c.id, c.seq - m.count AS base, c.owner, c.watchers, c.ended_at, m.tell_owner
 ), written AS (
     INSERT INTO receipts (call_id, seq, kind, attempt, service_id, node_id, at, detail)
@@ -255,6 +256,14 @@ async def keep_running(work: Callable[[], Awaitable[None]], retry_s: float) -> N
             await asyncio.sleep(retry_s)
 
 
+async def end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they have ended: before Python 3.12 `wait_for` (the pool uses it) may lose a cancel."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=0.5)
+
+
 async def connect(conninfo: str, name: str, options: str = "") -> psycopg.AsyncConnection:
     """An autocommit connection of its own, named in pg_stat_activity."""
     return await psycopg.AsyncConnection.connect(
@@ -329,9 +338,7 @@ class Journal:
 
     async def stop(self) -> None:
         """End the lanes and give the lease back, so that what is still open is taken over at once."""
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await end(self.tasks)
         try:
             await self.read("DELETE FROM process_leases WHERE owner = %s", self.owner)
         except Unavailable:

@@ -66,7 +66,8 @@ class ReceiptRow(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class MoveRow(msgspec.Struct, omit_defaults=True, gc=False):
-    """A change of an open call. Without `owner` it is a node's own receipt, fenced by `fence_attempt` instead."""
+    """A change of an open call. Without `owner` it is a node's own receipt, fenced by `fence_attempt` instead, and by
+    `fence_seq` where it was judged by the receipts up to that one."""
 
     id: str
     count: int
@@ -74,6 +75,7 @@ class MoveRow(msgspec.Struct, omit_defaults=True, gc=False):
     epoch: int | None = None
     step: int | None = None
     fence_attempt: int | None = None
+    fence_seq: int | None = None
     status: str | None = None
     ended_ms: int | None = None
     route_id: str | None = None

@@ -82,9 +82,9 @@ def page(queryset: QuerySet, request: Request, key_fields: Sequence[str]) -> tup
     """
     limit, after = page_limit(request.GET.get("limit")), request.GET.get("cursor")
     names = [field.lstrip("-") for field in key_fields]
-    if after:
-        queryset = queryset.filter(beyond(key_fields, decode_cursor(after, len(names))))
     try:
+        if after:
+            queryset = queryset.filter(beyond(key_fields, decode_cursor(after, len(names))))
         rows = list(queryset.order_by(*key_fields)[: limit + 1])
     except (ValidationError, ValueError, TypeError) as exc:
         raise invalid_parameter("cursor", "is not one that this list gave") from exc

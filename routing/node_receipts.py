@@ -24,7 +24,7 @@ LATE_RESULTS_KEPT = 8
 """Of one call: a node that goes on contradicting must not fill the table."""
 
 ATTEMPT_OF = """
-SELECT c.status, c.attempts, c.owner, c.ended_at, c.capability, c.output, r.service_id, r.node_id,
+SELECT c.status, c.seq, c.attempts, c.owner, c.ended_at, c.capability, c.output, r.service_id, r.node_id,
     (SELECT json_agg(json_build_array(t.kind, t.detail) ORDER BY t.seq) FROM receipts t
      WHERE t.call_id = c.id AND t.attempt = %s AND t.kind IN
         ('running', 'attempt_failed', 'succeeded', 'failed', 'late_result')) AS known
@@ -68,28 +68,32 @@ def parse_receipt(body: bytes, *, max_depth: int) -> PostedReceipt:
 async def take_receipt(call_id: UUID, posted: PostedReceipt, key: Key, parts: LiveParts) -> str:
     """Write a node's receipt; the call's status after it.
 
+    A write that finds the call moved on since it was read changes nothing and is judged anew, so that of the same
+    receipt delivered twice at once one is the repeat.
     Raises CallNotFound, Forbidden (not the executing node's key), ReceiptRefused (kept as `late_result` at most).
     """
-    rows = await parts.journal.read(ATTEMPT_OF, posted.attempt, posted.attempt, call_id)
-    if not rows:
-        raise CallNotFound(f"no call {call_id}")
-    row = rows[0]
-    if row["service_id"] is None:
-        raise ReceiptRefused(f"attempt {posted.attempt} was never made", call_id)
-    if "operate" not in key.scopes and key.service_id != row["service_id"]:
-        raise Forbidden(f"attempt {posted.attempt} is not at work in {key.caller}")
-    known = [(kind, detail) for kind, detail in row["known"] or ()]
-    document = receipt_document(posted, row, parts)
-    current = row["ended_at"] is None and row["attempts"] == posted.attempt
-    if repeats(document, known, posted, row, current=current):
-        if current:
-            await pass_on(call_id, posted, row, parts, receipts=[])
-        return row["status"]
-    already_failed = any(kind == Kind.ATTEMPT_FAILED for kind, _detail in known)
-    if current and not already_failed and await pass_on(call_id, posted, row, parts, receipts=[document]):
-        return CallStatus.SUCCEEDED if document[0] == Kind.SUCCEEDED else CallStatus.RUNNING
-    await keep_late_result(call_id, posted, known, row, parts)
-    raise ReceiptRefused(f"attempt {posted.attempt} is over; the receipt changes nothing", call_id)
+    while True:
+        rows = await parts.journal.read(ATTEMPT_OF, posted.attempt, posted.attempt, call_id)
+        if not rows:
+            raise CallNotFound(f"no call {call_id}")
+        row = rows[0]
+        if row["service_id"] is None:
+            raise ReceiptRefused(f"attempt {posted.attempt} was never made", call_id)
+        if "operate" not in key.scopes and key.service_id != row["service_id"]:
+            raise Forbidden(f"attempt {posted.attempt} is not at work in {key.caller}")
+        known = [(kind, detail) for kind, detail in row["known"] or ()]
+        document = receipt_document(posted, row, parts)
+        current = row["ended_at"] is None and row["attempts"] == posted.attempt
+        if repeats(document, known, posted, row, current=current):
+            if current:
+                await pass_on(call_id, posted, row, parts, receipts=[])
+            return row["status"]
+        already_failed = any(kind == Kind.ATTEMPT_FAILED for kind, _detail in known)
+        if current and not already_failed:
+            if await pass_on(call_id, posted, row, parts, receipts=[document]):
+                return CallStatus.SUCCEEDED if document[0] == Kind.SUCCEEDED else CallStatus.RUNNING
+        elif await keep_late_result(call_id, posted, known, row, parts):
+            raise ReceiptRefused(f"attempt {posted.attempt} is over; the receipt changes nothing", call_id)
 
 
 Document = tuple[str, str | None]
@@ -140,9 +144,11 @@ def repeats(
 async def pass_on(
     call_id: UUID, posted: PostedReceipt, row: dict[str, Any], parts: LiveParts, *, receipts: list[Document]
 ) -> bool:
-    """Write to the call under the attempt's fence and tell its carrier. False: the attempt was over just now."""
+    """Write to the call as it was read, and tell its carrier. False: it has moved on since."""
     now = now_millis()
     move = MoveRow(str(call_id), len(receipts), fence_attempt=posted.attempt, status=CallStatus.RUNNING)
+    if receipts:
+        move.fence_seq = row["seq"]
     if receipts and receipts[0][0] == Kind.SUCCEEDED:
         move.status, move.ended_ms, move.output = CallStatus.SUCCEEDED, now, json_of(posted.output).decode()
     move.tell_owner = row["owner"] != parts.owner
@@ -162,10 +168,10 @@ def receipt_rows(
 
 KEEP_LATE = """
 WITH counted AS (
-    UPDATE calls SET seq = seq + 1 WHERE id = %s RETURNING id, seq
+    UPDATE calls SET seq = seq + 1 WHERE id = %s AND seq = %s RETURNING id, seq
 )
 INSERT INTO receipts (call_id, seq, kind, attempt, service_id, node_id, at, detail)
-SELECT id, seq, 'late_result', %s, %s, %s, now(), %s FROM counted
+SELECT id, seq, 'late_result', %s, %s, %s, now(), %s FROM counted RETURNING seq
 """
 
 
@@ -175,8 +181,8 @@ async def keep_late_result(
     known: list[Document],
     row: dict[str, Any],
     parts: LiveParts,
-) -> None:
-    """Keep what came too late, once; it changes nothing else."""
+) -> bool:
+    """Keep what came too late, once; it changes nothing else. False: the call has moved on since it was read."""
     late = [detail for kind, detail in known if kind == Kind.LATE_RESULT]
     said: dict[str, Any] = {"kind": posted.kind}
     if posted.kind == "succeeded":
@@ -184,5 +190,7 @@ async def keep_late_result(
     if posted.error is not None:
         said["error"] = posted.error
     detail = json_of(said).decode()
-    if posted.kind != "running" and detail not in late and len(late) < LATE_RESULTS_KEPT:
-        await parts.journal.read(KEEP_LATE, call_id, posted.attempt, row["service_id"], row["node_id"], detail)
+    if posted.kind == "running" or detail in late or len(late) >= LATE_RESULTS_KEPT:
+        return True
+    node = row["service_id"], row["node_id"]
+    return bool(await parts.journal.read(KEEP_LATE, call_id, row["seq"], posted.attempt, *node, detail))

@@ -12,7 +12,7 @@ import psycopg
 from django.conf import settings
 from psycopg.rows import dict_row
 
-from receipts.journal import connect, keep_running
+from receipts.journal import connect, end, keep_running
 from registry import changes, signing
 from registry.addresses import address_refusal, allowed_addresses
 from registry.auth import Key, key_of_row, load_keys_sql
@@ -65,8 +65,7 @@ class Snapshot:
     async def stop(self) -> None:
         changes.followers.remove(self.wait_for)
         if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
+            await end([self.task])
 
     def age_s(self) -> float:
         """Seconds since the tables were last known to be current."""

@@ -60,7 +60,7 @@ def depth_of(body: bytes) -> int:
 
     Without escapes the strings are every second piece between quotes; two quotes side by side part nothing.
     """
-    unescaped = body.replace(rb"\\", b"").replace(rb'\"', b"")
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     bare = unescaped.translate(None, NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
     outside = b"".join(bare.split(b'"')[::2])
     return max(accumulate(memoryview(outside.translate(STEPS)).cast("b")), default=0)
