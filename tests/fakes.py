@@ -1,0 +1,287 @@
+"""What stands round the reach in tests: agents' nodes over real HTTP, and a line to the database that can be cut."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+# --- Nodes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One envelope that a node received. `over_at` is set when the node has done its work."""
+
+    envelope: dict[str, Any]
+    body: bytes
+    headers: Mapping[str, str]
+    received_at: float = field(default_factory=time.monotonic)
+    received_at_millis: int = field(default_factory=lambda: int(time.time() * 1000))
+    over_at: float | None = None
+
+    @property
+    def call_id(self) -> str:
+        return self.envelope["call_id"]
+
+    @property
+    def attempt(self) -> int:
+        return self.envelope["attempt"]
+
+    @property
+    def payload(self) -> Any:
+        return self.envelope["payload"]
+
+
+Behaviour = Callable[[Invocation], Awaitable[web.Response | None]]
+"""What a node does with an envelope. None: it breaks the connection."""
+
+
+def answers(output: Any = None) -> Behaviour:
+    """200 with this output; without one, with the payload under `echo`."""
+
+    async def behave(invocation: Invocation) -> web.Response:
+        return web.json_response({"output": {"echo": invocation.payload} if output is None else output})
+
+    return behave
+
+
+def says(status: int, body: bytes | str = b"", content_type: str = "application/json", **headers: str) -> Behaviour:
+    """These very bytes."""
+    content = body.encode() if isinstance(body, str) else body
+
+    async def behave(_invocation: Invocation) -> web.Response:
+        return web.Response(status=status, body=content, content_type=content_type, headers=headers)
+
+    return behave
+
+
+def fails(status: int, code: str = "broken", message: str = "it is broken", **facts: Any) -> Behaviour:
+    """An error document of the contract, with `retryable` where it is given."""
+    return says(status, json.dumps({"error": {"code": code, "message": message, **facts}}))
+
+
+def breaks() -> Behaviour:
+    """The connection goes down in the middle of the work."""
+
+    async def behave(_invocation: Invocation) -> None:
+        return None
+
+    return behave
+
+
+def works(seconds: float, then: Behaviour | None = None) -> Behaviour:
+    """Takes its time."""
+    after = then or answers()
+
+    async def behave(invocation: Invocation) -> web.Response | None:
+        await asyncio.sleep(seconds)
+        return await after(invocation)
+
+    return behave
+
+
+def waits_for(gate: threading.Event, then: Behaviour | None = None) -> Behaviour:
+    """Works until the test opens the gate."""
+    after = then or answers()
+
+    async def behave(invocation: Invocation) -> web.Response | None:
+        while not gate.is_set():
+            await asyncio.sleep(0.005)
+        return await after(invocation)
+
+    return behave
+
+
+def in_turn(*behaviours: Behaviour) -> Behaviour:
+    """One after the other; the last one for all that follow."""
+    left = list(behaviours)
+
+    async def behave(invocation: Invocation) -> web.Response | None:
+        return await (left.pop(0) if len(left) > 1 else left[0])(invocation)
+
+    return behave
+
+
+def does(work: Callable[[Invocation], Any]) -> Behaviour:
+    """Runs a blocking function in a thread of its own; what it returns is the output."""
+
+    async def behave(invocation: Invocation) -> web.Response:
+        return web.json_response({"output": await asyncio.to_thread(work, invocation)})
+
+    return behave
+
+
+class OwnLoop:
+    """An event loop in a thread of its own, for what must go on whatever the test is doing."""
+
+    def __init__(self, name: str):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self.thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any], timeout_s: float = 10) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+    def close(self) -> None:
+        self.run(self._end_all())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+        self.loop.close()
+
+    async def _end_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class FakeNode:
+    """A node: `behave` decides what it does, `invocations` is what it was asked; both belong to the test."""
+
+    def __init__(self, behave: Behaviour | None = None):
+        self.behave = behave or answers()
+        self.ready: dict[str, Any] = {"ready": True}
+        self.invocations: list[Invocation] = []
+        self._own = OwnLoop("fake node")
+        self._runner: web.AppRunner | None = None
+        self.port = self._own.run(self._listen(0))
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def runs_of(self, call_id: str) -> list[Invocation]:
+        return [i for i in self.invocations if i.call_id == call_id]
+
+    def go_away(self) -> None:
+        """Listen no more: connections are refused."""
+        self._own.run(self._unlisten())
+
+    def come_back(self) -> None:
+        """Listen again on the same port."""
+        self._own.run(self._listen(self.port))
+
+    def close(self) -> None:
+        self.go_away()
+        self._own.close()
+
+    async def _listen(self, port: int) -> int:
+        app = web.Application(client_max_size=16 * 1024 * 1024)
+        app.router.add_post("/reach/invoke", self._invoke)
+        app.router.add_get("/reach/live", self._live)
+        app.router.add_post("/reach/ready", self._ready)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True)
+        await site.start()
+        return self._runner.addresses[0][1]
+
+    async def _unlisten(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _live(self, _request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        return web.json_response(self.ready)
+
+    async def _invoke(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        invocation = Invocation(json.loads(body), body, dict(request.headers))
+        self.invocations.append(invocation)
+        answer = await self.behave(invocation)
+        invocation.over_at = time.monotonic()
+        if answer is None:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        return answer
+
+
+# --- The line to the database ----------------------------------------------------------------------------------------
+
+
+class DatabaseLine:
+    """A TCP line to a PostgreSQL. `cut()` and `mend()` it; or let it lose a reply. `host` may be a socket's folder."""
+
+    def __init__(self, host: str, port: int):
+        self._host, self._port = host, port
+        self._own = OwnLoop("database line")
+        self._open: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._lost_after: bytes | None = None
+        self.lost = threading.Event()
+        self.port = self._own.run(self._listen(0))
+
+    def cut(self) -> None:
+        """Nobody can connect, and who was connected is not any more."""
+        self._own.run(self._hang_up())
+
+    def mend(self) -> None:
+        self._own.run(self._listen(self.port))
+
+    def lose_reply_to(self, part_of_request: bytes) -> None:
+        """The next request that holds these bytes reaches the server; its connection breaks before the reply."""
+        self.lost.clear()
+        self._lost_after = part_of_request
+
+    def close(self) -> None:
+        self.cut()
+        self._own.close()
+
+    async def _listen(self, port: int) -> int:
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", port)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def _hang_up(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._host.startswith("/"):
+            path = f"{self._host}/.s.PGSQL.{self._port}"
+            server_reader, server_writer = await asyncio.open_unix_connection(path)
+        else:
+            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        self._open |= {writer, server_writer}
+        doomed = False
+
+        async def requests() -> None:
+            nonlocal doomed
+            while data := await reader.read(65536):
+                if self._lost_after is not None and self._lost_after in data:
+                    self._lost_after, doomed = None, True
+                server_writer.write(data)
+                await server_writer.drain()
+
+        async def replies() -> None:
+            while data := await server_reader.read(65536):
+                if doomed:  # the server has answered: what was asked is committed
+                    self.lost.set()
+                    return
+                writer.write(data)
+                await writer.drain()
+
+        directions = [asyncio.ensure_future(requests()), asyncio.ensure_future(replies())]
+        try:
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for direction in directions:
+                direction.cancel()
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(*directions, return_exceptions=True)
+            for each in (writer, server_writer):
+                each.transport.abort()
+                self._open.discard(each)
