@@ -129,7 +129,15 @@ def start_forwarder(stack: ExitStack, folder: Path, node_url: str) -> tuple[Star
     """The forwarder, by the same server with the same settings as an instance; and its URL."""
     port = free_port()
     server = [sys.executable, "-m", "uvicorn", "--host", HOST, "--port", str(port), "--loop", "uvloop"]
-    server += ["--http", "httptools", "--no-access-log", "--no-server-header", "--no-proxy-headers", "--log-level", "warning"]
+    server += [
+        "--http",
+        "httptools",
+        "--no-access-log",
+        "--no-server-header",
+        "--no-proxy-headers",
+        "--log-level",
+        "warning",
+    ]
     process = stack.enter_context(
         running(
             "forwarder",
