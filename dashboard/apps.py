@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.contrib.admin.apps import AdminConfig
 from django.utils.translation import gettext_lazy as _
 
 
@@ -6,3 +7,9 @@ class DashboardConfig(AppConfig):
     name = "dashboard"
     verbose_name = _("Dashboard")
     default_auto_field = "django.db.models.BigAutoField"
+
+
+class ReachAdminConfig(AdminConfig):
+    """Django's admin, with our site as the one that every app registers with."""
+
+    default_site = "dashboard.site.ReachAdminSite"

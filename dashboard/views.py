@@ -5,13 +5,31 @@ from collections.abc import Callable, Mapping
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.translation import gettext_noop
 
 from dashboard import queries
+from registry.wording import SENTENCES, said
+
+WHY_NOT_READY = [
+    gettext_noop("nothing has been started yet"),
+    gettext_noop("has not been looked at yet"),
+    gettext_noop("has not run its first task yet"),
+    gettext_noop("last ran a task %(age)s s ago"),
+    gettext_noop("has not answered for %(age)s s"),
+    gettext_noop("does not answer: %(reason)s"),
+    gettext_noop("unknown while the database does not answer"),
+    gettext_noop("%(n)s not applied, among them %(name)s"),
+    gettext_noop("is not running"),
+    gettext_noop("its thread has ended"),
+    gettext_noop("not loaded yet"),
+    gettext_noop("last known to be current %(age)s s ago"),
+]
+SENTENCES.extend(WHY_NOT_READY)
 
 
 def home(request: HttpRequest, not_working: Callable[[], Mapping[str, str]]) -> HttpResponse:
     """Where a stranger lands: does it work, what is registered, what to do next."""
-    why = dict(not_working())
+    why = {part: said(reason) for part, reason in not_working().items()}
     try:
         registered = None if "database" in why else queries.registered()
     except DatabaseError:  # the page is most needed when something is broken

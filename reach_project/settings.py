@@ -14,6 +14,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
+from dashboard.site import UNFOLD  # noqa: F401  how the admin looks and what its sidebar holds
 from reach_project import embedded
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -75,6 +76,9 @@ CONFIGURATION += [
     Limit("ALLOWED_HOSTS", "", "comma list", "names this instance answers to, besides loopback and REACH_HOST"),
     Limit("ROUTE_FILE", "", "path", "YAML or JSON; becomes revision 1, later edits become a change in review"),
 ]
+REACH_ENVIRONMENT = limit(
+    "REACH_ENVIRONMENT", "", "text", "shown on every page of the admin, so that nobody takes production for a test"
+)
 REACH_ROLE = limit("REACH_ROLE", "all", "all|dispatcher|console", "only `all` runs worker and beat beside the server")
 DATABASE_URL = env.str("DATABASE_URL", default="")
 REDIS_URL = env.str("REDIS_URL", default="")
@@ -108,25 +112,28 @@ SECRET_KEY = GIVEN_SECRET_KEY or stored_secret_key(REACH_HOME / "secret_key")
 DEBUG = False
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", REACH_HOST, *env.list("ALLOWED_HOSTS", default=[])]
 INSTALLED_APPS = [
-    "unfold",
-    "django.contrib.admin",
+    "unfold.apps.BasicAppConfig",
+    "unfold.contrib.filters",
+    "dashboard.apps.ReachAdminConfig",  # django.contrib.admin with our site
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
+    "django.contrib.humanize",
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "registry",
     "receipts",
     "routing",
-    "dashboard",
+    "dashboard.apps.DashboardConfig",
     "reach_project",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "reach_project.security.ContentSecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",

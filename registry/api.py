@@ -128,7 +128,8 @@ class ProbeView(APIView):
     @extend_schema(request=None, responses=dict)
     def post(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
         check_may(request.auth, "registry.change_node")
-        found = services.probe_nodes(Node.objects.present().filter(service=service_id, node_id=node_id))
+        node = Node.objects.present().filter(service=service_id, node_id=node_id)
+        found = services.probe_now(node, by=request.auth.caller)
         if not found:
             raise NotFound(f"there is no node {service_id}/{node_id}")
         [(evidence, version)] = found

@@ -7,22 +7,24 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import CheckConstraint, Q, UniqueConstraint
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from registry.core.node import AdminState, Health, Status, Tier, visible_status
 from registry.querysets import NodeQuerySet
+from registry.wording import ADMIN_STATE, NODE_STATUS, TIER
 
 
-def health_choices() -> list[tuple[str, str]]:
-    return [(h.value, h.value) for h in Health]
+def health_choices() -> list[tuple[str, Promise]]:
+    return [(h.value, NODE_STATUS[h]) for h in Health]
 
 
-def admin_state_choices() -> list[tuple[str, str]]:
-    return [(s.value, s.value) for s in AdminState]
+def admin_state_choices() -> list[tuple[str, Promise]]:
+    return [(s.value, ADMIN_STATE[s]) for s in AdminState]
 
 
-def tier_choices() -> list[tuple[str, str]]:
-    return [(t.value, t.value) for t in Tier]
+def tier_choices() -> list[tuple[str, Promise]]:
+    return [(t.value, TIER[t]) for t in Tier]
 
 
 class Service(models.Model):

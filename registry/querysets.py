@@ -3,7 +3,22 @@
 from django.db import models
 from django.db.models import Q
 
-from registry.core.node import Health
+from registry.core.node import AdminState, Health
+
+
+def able(prefix: str = "") -> Q:
+    """Nodes in the pool, as a condition on the model that `prefix` ("nodes__") leads from."""
+    wanted = {"deleted_at": None, "health": Health.READY, "admin_state": AdminState.ENABLED, "lease__expired": False}
+    return Q(**{prefix + name: value for name, value in wanted.items()})
+
+
+def with_status(status: str) -> Q:
+    """Nodes that are shown with this status (`core.node.visible_status` for one)."""
+    if status in (AdminState.DISABLED, AdminState.DRAINING):
+        return Q(admin_state=status)
+    if status == "expired":
+        return Q(admin_state=AdminState.ENABLED, lease__expired=True)
+    return Q(admin_state=AdminState.ENABLED, lease__expired=False, health=status)
 
 
 class NodeQuerySet(models.QuerySet):

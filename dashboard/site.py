@@ -1,0 +1,103 @@
+"""The admin site (Unfold): its looks, its sidebar, its first page. Every app registers its own pages with it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.templatetags.static import static
+from django.urls import reverse, reverse_lazy
+from django.utils.translation import gettext_lazy as _
+from unfold.sites import UnfoldAdminSite
+
+
+class ReachAdminSite(UnfoldAdminSite):
+    """The admin begins with the nodes: what needs somebody's attention stands first there."""
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if request.user.has_perm("registry.view_node"):
+            return HttpResponseRedirect(reverse("admin:registry_node_changelist"))
+        return super().index(request, extra_context)
+
+
+def may(permission: str) -> Callable[[HttpRequest], bool]:
+    return lambda request: request.user.has_perm(permission)
+
+
+def link(title: Any, icon: str, model: str, permission: str) -> dict[str, Any]:
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{model}_changelist"),
+        "permission": may(permission),
+    }
+
+
+def environment(_request: HttpRequest) -> list[str] | None:
+    """The label at the top of every page: what this installation is called, red when that sounds like production."""
+    name = settings.REACH_ENVIRONMENT
+    if not name:
+        return None
+    return [name, "danger" if "prod" in name.lower() else "info"]
+
+
+TEAL = {  # around the landing page's #0f766e
+    "50": "#f0fdfa", "100": "#ccfbf1", "200": "#99f6e4", "300": "#5eead4", "400": "#2dd4bf", "500": "#14b8a6",
+    "600": "#0f766e", "700": "#115e59", "800": "#134e4a", "900": "#113f3c", "950": "#042f2e",
+}  # fmt: skip
+SLATE = {  # greys with the landing page's touch of green
+    "50": "#f7f8f8", "100": "#eef1f1", "200": "#dfe5e4", "300": "#c3cdcb", "400": "#93a3a1", "500": "#667674",
+    "600": "#4d5b59", "700": "#3a4645", "800": "#263130", "900": "#161d1c", "950": "#0e1413",
+}  # fmt: skip
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Agent-Reach",
+    "SITE_HEADER": "Agent-Reach",
+    "SITE_ICON": lambda _request: static("dashboard/mark.svg"),
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("dashboard/mark.svg")},
+    ],
+    "SHOW_LANGUAGES": True,
+    "SHOW_HISTORY": False,
+    "SHOW_VIEW_ON_SITE": False,
+    "ENVIRONMENT": "dashboard.site.environment",
+    "STYLES": [lambda _request: static("dashboard/admin.css")],
+    "COLORS": {"primary": TEAL, "base": SLATE},
+    "SIDEBAR": {
+        "show_search": False,
+        "navigation": [
+            {
+                "title": _("Registry"),
+                "items": [
+                    link(_("Nodes"), "dns", "registry_node", "registry.view_node"),
+                    link(_("Services"), "smart_toy", "registry_service", "registry.view_service"),
+                    link(_("Capabilities"), "extension", "registry_capability", "registry.view_capability"),
+                    link(_("API keys"), "key", "registry_apikey", "registry.view_apikey"),
+                ],
+            },
+            {
+                "title": _("Traffic"),
+                "separator": True,
+                "items": [link(_("Calls"), "swap_calls", "receipts_call", "receipts.view_call")],
+            },
+            {
+                "title": _("Routing"),
+                "separator": True,
+                "items": [
+                    link(_("Routes"), "alt_route", "routing_route", "routing.view_route"),
+                    link(_("Route changes"), "rate_review", "routing_routechange", "routing.view_routechange"),
+                    link(_("Revisions"), "history", "routing_tablerevision", "routing.view_tablerevision"),
+                ],
+            },
+            {
+                "title": _("People"),
+                "separator": True,
+                "items": [
+                    link(_("Users"), "person", "auth_user", "auth.view_user"),
+                    link(_("Groups"), "group", "auth_group", "auth.view_group"),
+                    link(_("Audit log"), "fact_check", "registry_auditevent", "registry.view_auditevent"),
+                ],
+            },
+        ],
+    },
+}

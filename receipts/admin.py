@@ -1,0 +1,414 @@
+"""Calls with their receipts as a timeline, for people. Nothing is counted: there may be many millions of rows."""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.decorators import display
+from unfold.paginator import InfinitePaginator
+
+from receipts.core.envelope import valid_trace_id
+from receipts.core.lifecycle import TERMINAL, CallStatus, Kind
+from receipts.models import Call, Receipt
+from receipts.partitions import lowest_id
+from receipts.wording import CALL_STATUS, NOBODY_CHOSEN, PROBLEM, RECEIPT, STRATEGY
+from registry.admin import ServiceFilter, SinceFilter
+from registry.console import (
+    BAD,
+    BUSY,
+    GOOD,
+    IDLE,
+    NOTHING,
+    WARN,
+    ChoiceFilter,
+    Empty,
+    LinkFilter,
+    ReadOnlyAdmin,
+    badge,
+    between,
+    duration,
+    exactly,
+    facts,
+    moment,
+    pretty,
+    unbroken,
+    yes,
+)
+from registry.models import Capability
+from registry.wording import label, said
+
+TONE = {
+    CallStatus.ACCEPTED: BUSY,
+    CallStatus.RUNNING: BUSY,
+    CallStatus.SUCCEEDED: GOOD,
+    CallStatus.FAILED: BAD,
+    CallStatus.TIMED_OUT: BAD,
+    CallStatus.CANCELLED: IDLE,
+    CallStatus.REJECTED: WARN,
+}
+ICON = {
+    Kind.ACCEPTED: ("inbox", BUSY),
+    Kind.ROUTED: ("alt_route", BUSY),
+    Kind.FORWARDED: ("send", BUSY),
+    Kind.ACKNOWLEDGED: ("done", BUSY),
+    Kind.RUNNING: ("autorenew", BUSY),
+    Kind.ATTEMPT_FAILED: ("error", WARN),
+    Kind.RETRY_SCHEDULED: ("replay", WARN),
+    Kind.FALLBACK: ("call_split", WARN),
+    Kind.SUCCEEDED: ("check_circle", GOOD),
+    Kind.FAILED: ("cancel", BAD),
+    Kind.TIMED_OUT: ("timer_off", BAD),
+    Kind.CANCELLED: ("block", IDLE),
+    Kind.REJECTED: ("do_not_disturb_on", BAD),
+    Kind.LATE_RESULT: ("schedule", IDLE),
+    Kind.RECOVERED: ("health_and_safety", WARN),
+}
+RECEIPTS_SHOWN = 500
+TRACE_CALLS_SHOWN = 200
+HEAVY = ("request", "output", "labels", "watchers")
+LIGHT = (
+    "id", "trace_id", "parent_call_id", "caller", "capability", "status", "service_id", "node_id", "accepted_at",
+    "ended_at", "error",
+)  # fmt: skip
+
+
+def status_badge(call: Call) -> str:
+    return badge(label(CALL_STATUS, call.status), TONE.get(CallStatus(call.status), IDLE))
+
+
+def loaded(text: str | None) -> Any:
+    """Stored JSON; None where nothing is stored."""
+    return None if text is None else msgspec.json.decode(text)
+
+
+def took_ms(call: Call) -> float | None:
+    return between(call.accepted_at, call.ended_at)
+
+
+def node_name(row: Call | Receipt) -> str:
+    return f"{row.service_id}/{row.node_id}" if row.service_id and row.node_id else NOTHING
+
+
+class StatusFilter(LinkFilter):
+    title = gettext_lazy("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(CALL_STATUS.items())
+
+
+class WithinFilter(SinceFilter):
+    HOURS = {"0.25": 0.25, "1": 1, "24": 24, "168": 168}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("0.25", gettext_lazy("Last 15 minutes")), *super().lookups(request, model_admin)]
+
+    def since(self, queryset: Any, moment: Any) -> Any:
+        return queryset.filter(pk__gte=lowest_id(moment))  # the time is in the id, so its index answers
+
+
+class CapabilityFilter(ChoiceFilter):
+    title = gettext_lazy("capability")
+    parameter_name = "capability"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in Capability.objects.order_by("pk").values_list("pk", flat=True)]
+
+
+@admin.register(Call)
+class CallAdmin(ReadOnlyAdmin):
+    list_display = ("state", "when", "what", "caller", "who", "took", "tries", "problem")
+    list_display_links = ("state", "when")
+    list_filter = (StatusFilter, WithinFilter, CapabilityFilter, ServiceFilter)
+    search_fields = ("pk",)  # `get_search_results` looks for exact ids
+    search_help_text = gettext_lazy("An exact call id, trace id, idempotency key, session, or a label as name:value")
+    ordering = ("-pk",)
+    sortable_by = ()
+    paginator = InfinitePaginator
+    show_full_result_count = False
+    actions = None
+    detail_template = "admin/receipts/call.html"
+    empty = Empty(
+        gettext_lazy("No call yet"),
+        gettext_lazy("Name a capability, never an address; the call and every step of it will be found here."),
+        """curl $REACH_API/api/v1/dispatch \\
+  -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
+  -d '{"capability": "file_summary", "payload": {"file_path": "/reports/q3.pdf"}}'""",
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Call]:
+        calls = super().get_queryset(request)
+        return calls if is_detail(request) else calls.defer(*HEAVY)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Call], search_term: str
+    ) -> tuple[QuerySet[Call], bool]:
+        term = search_term.strip().replace("\x00", "")
+        return (queryset.filter(known_as(term)) if term else queryset), False
+
+    @display(description=gettext_lazy("status"))
+    def state(self, call: Call) -> str:
+        return status_badge(call)
+
+    @display(description=gettext_lazy("accepted"))
+    def when(self, call: Call) -> str:
+        return moment(call.accepted_at)
+
+    @display(description=gettext_lazy("capability"))
+    def what(self, call: Call) -> str:
+        return call.capability
+
+    @display(description=gettext_lazy("node"))
+    def who(self, call: Call) -> str:
+        return node_name(call)
+
+    @display(description=gettext_lazy("duration"))
+    def took(self, call: Call) -> str:
+        return unbroken(duration(took_ms(call)) if call.ended_at else _("open"))
+
+    @display(description=gettext_lazy("attempts"))
+    def tries(self, call: Call) -> str:
+        return str(call.attempts)
+
+    @display(description=gettext_lazy("error"))
+    def problem(self, call: Call) -> str:
+        if call.error is None:
+            return NOTHING
+        code = loaded(call.error)["code"]
+        return format_html('<span class="reach-mono" title="{}">{}</span>', label(PROBLEM, code), code)
+
+    def details(self, request: HttpRequest, obj: Call) -> dict[str, Any]:
+        receipts = list(Receipt.objects.filter(call_id=obj.pk).order_by("seq")[:RECEIPTS_SHOWN])
+        request_document = loaded(obj.request) or {}
+        calls = Call.objects.filter(trace_id=obj.trace_id).order_by("pk").only(*LIGHT)[:TRACE_CALLS_SHOWN]
+        return {
+            "title": obj.capability,
+            "status": status_badge(obj),
+            "took": duration(took_ms(obj)) if obj.ended_at else None,
+            "node": node_name(obj) if obj.node_id else None,
+            "node_url": node_url(obj),
+            "error": error_shown(obj),
+            "facts": call_facts(obj, request_document),
+            "payload": pretty(request_document.get("payload")),
+            "output": None if obj.output is None else pretty(loaded(obj.output)),
+            "context": pretty(request_document["context"]) if request_document.get("context") else "",
+            "timeline": [step_of(receipt, obj.accepted_at) for receipt in receipts],
+            "trace": tree_rows(calls),
+            "trace_url": f"{self.list_url()}?trace_id={obj.trace_id}",
+        }
+
+
+def is_detail(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and "object_id" in match.kwargs
+
+
+def known_as(term: str) -> Q:
+    """Calls that an id somebody has pasted may mean; each alternative has an index of its own."""
+    found = Q(idempotency_key=term) | Q(session_id=term)
+    if valid_trace_id(term.lower()):
+        found |= Q(trace_id=term.lower())
+    if re.fullmatch(r"[0-9a-fA-F-]{32,36}", term):
+        with suppress(ValueError):
+            found |= Q(pk=UUID(term))
+    name, colon, value = term.partition(":")
+    if colon:
+        found |= Q(labels__contains={name.strip(): value.strip()})
+    return found
+
+
+def node_url(call: Call) -> str:
+    return reverse("admin:registry_node_changelist") + f"?q={call.node_id}" if call.node_id else ""
+
+
+def error_shown(call: Call) -> dict[str, Any] | None:
+    """Why a call failed: the code in words, the sentence, and what the node itself said."""
+    error = loaded(call.error)
+    if error is None:
+        return None
+    return {
+        "code": error["code"],
+        "words": label(PROBLEM, error["code"]),
+        "detail": error.get("detail", ""),
+        "unknown": error.get("outcome_unknown", False),
+        "errors": error.get("errors", []),
+        "upstream": pretty(error["upstream"]) if error.get("upstream") else "",
+        "retry_after": duration(error["retry_after_ms"]) if error.get("retry_after_ms") else "",
+    }
+
+
+def call_facts(call: Call, asked: dict[str, Any]) -> list[tuple[str, Any]]:
+    labels = call.labels or {}
+    return facts(
+        {
+            _("Call id"): call.pk,
+            _("Trace id"): call.trace_id,
+            _("Called on behalf of"): call.origin_caller if call.origin_caller != call.caller else "",
+            _("Accepted at"): exactly(call.accepted_at),
+            _("Ended at"): exactly(call.ended_at),
+            _("Deadline"): exactly(call.deadline),
+            _("Route"): _("none matched (auto)") if call.route_id == "auto" else call.route_id,
+            _("Table revision"): call.table_revision,
+            _("Attempts"): call.attempts,
+            _("Idempotent"): yes(call.idempotent),
+            _("Idempotency key"): call.idempotency_key,
+            _("Session"): call.session_id,
+            _("Urgency"): asked.get("urgency"),
+            _("Tags"): ", ".join(asked.get("tags") or []),
+            _("Labels"): ", ".join(f"{name}:{value}" for name, value in labels.items()),
+            _("Timeout asked for"): duration(asked["timeout_ms"]) if asked.get("timeout_ms") else None,
+        }
+    )
+
+
+# --- Timeline --------------------------------------------------------------------------------------------------------
+
+
+def step_of(receipt: Receipt, accepted_at: datetime) -> dict[str, Any]:
+    """One receipt, ready to be read."""
+    detail = loaded(receipt.detail) or {}
+    icon, tone = ICON.get(Kind(receipt.kind), ("circle", IDLE))
+    words = label(RECEIPT, receipt.kind)
+    if receipt.kind == Kind.ROUTED and not detail.get("chosen"):
+        words, tone = str(NOBODY_CHOSEN), WARN
+    elapsed_ms = between(accepted_at, receipt.at) or 0.0
+    return {
+        "seq": receipt.seq,
+        "kind": receipt.kind,
+        "words": words,
+        "icon": icon,
+        "tone": tone,
+        "elapsed": "+" + duration(max(0.0, elapsed_ms)),
+        "at": exactly(receipt.at),
+        "attempt": receipt.attempt,
+        "node": node_name(receipt) if receipt.node_id else "",
+        "why": why_of(detail) if receipt.kind == Kind.ROUTED else None,
+        "told": told_by(receipt.kind, detail),
+    }
+
+
+def why_of(detail: dict[str, Any]) -> dict[str, Any]:
+    """Why this node: the route, and each candidate with its share or the reason why it was left out."""
+    chosen = detail.get("chosen") or {}
+    return {
+        "route": detail.get("route_id"),
+        "is_auto": detail.get("route_id") == "auto",
+        "strategy": label(STRATEGY, detail.get("strategy") or ""),
+        "revision": detail.get("table_revision"),
+        "candidates": [
+            {
+                "node": f"{candidate['service_id']}/{candidate['node_id']}",
+                "eligible": candidate["eligible"],
+                "percent": round(candidate["share"] * 100, 1),
+                "reasons": [said(reason) for reason in candidate["reasons"]],
+                "chosen": all(candidate[name] == chosen.get(name) for name in ("service_id", "node_id")),
+            }
+            for candidate in detail.get("candidates") or []
+        ],
+        "left_out": [(said(reason), count) for reason, count in (detail.get("left_out") or {}).items()],
+    }
+
+
+def told_by(kind: str, detail: Any) -> list[tuple[str, Any]]:
+    """What else a receipt tells, as name and value."""
+    if not isinstance(detail, dict):
+        return facts({_("detail"): detail})
+    match kind:
+        case Kind.ACCEPTED | Kind.ROUTED | Kind.SUCCEEDED:  # the page says it elsewhere
+            return []
+        case Kind.FORWARDED:
+            return facts({_("address"): detail.get("address")})
+        case Kind.RUNNING:
+            progress = detail.get("progress")
+            percent = None if progress is None else f"{progress * 100:.0f} %"
+            return facts({_("progress"): percent, _("message"): detail.get("message")})
+        case Kind.RETRY_SCHEDULED:
+            return facts({_("waits"): duration(detail.get("wait_ms"))})
+        case Kind.ATTEMPT_FAILED:
+            upstream = detail.get("upstream")
+            return facts(
+                {
+                    _("reason"): said(detail.get("reason", "")),
+                    _("the node says"): compact(upstream) if upstream else "",
+                    _("errors"): compact(detail["errors"]) if detail.get("errors") else "",
+                }
+            )
+        case Kind.FALLBACK:
+            return facts(
+                {
+                    _("route"): detail.get("route_id"),
+                    _("condition"): detail.get("condition"),
+                    _("action"): detail.get("action"),
+                }
+            )
+        case kind if kind in set(TERMINAL):
+            return facts({_("code"): detail.get("code"), _("detail"): detail.get("detail")})
+        case _:
+            return facts({name: compact(value) for name, value in detail.items() if name not in TOLD_BY_THE_CALL})
+
+
+def compact(value: Any, shown: int = 500) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= shown else text[: shown - 1] + "…"
+
+
+# --- Trace -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One call of a trace, where it stands in the tree."""
+
+    call: Call
+    depth: int
+    status: str
+    took: str
+    offset: float
+    """Percent of the trace's span that had passed when it was accepted."""
+    width: float
+    """Percent of the trace's span that it took."""
+
+
+def tree_rows(calls: Iterable[Call]) -> list[Branch]:
+    """The calls of a trace, each below the one that made it, with where it lies in the trace's time."""
+    calls = list(calls)
+    if not calls:
+        return []
+    known = {call.pk for call in calls}
+    below: dict[UUID | None, list[Call]] = {}
+    for call in calls:
+        below.setdefault(call.parent_call_id if call.parent_call_id in known else None, []).append(call)
+    start = min(call.accepted_at for call in calls)
+    end = max(call.ended_at or timezone.now() for call in calls)
+    span_ms = max(between(start, end) or 0.0, 1.0)
+    rows: list[Branch] = []
+    open_calls = [(call, 0) for call in reversed(below.get(None, []))]
+    while open_calls:
+        call, depth = open_calls.pop()
+        offset_ms = between(start, call.accepted_at) or 0.0
+        took = between(call.accepted_at, call.ended_at or timezone.now()) or 0.0
+        rows.append(
+            Branch(
+                call,
+                depth,
+                status_badge(call),
+                duration(took),
+                round(100 * offset_ms / span_ms, 2),
+                round(max(100 * took / span_ms, 0.5), 2),
+            )
+        )
+        open_calls += [(child, depth + 1) for child in reversed(below.get(call.pk, []))]
+    return rows

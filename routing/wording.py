@@ -1,0 +1,162 @@
+"""How pages say what a route does, and why a node was no candidate, in the reader's language."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, gettext_noop, ngettext
+
+from registry.wording import SENTENCES
+from routing.core.conditions import Check, Condition, Operator
+from routing.core.matching import CapabilityPattern, FallbackRule, Kind, Route
+
+CHANGE_STATUS: Mapping[str, Promise] = {
+    "draft": gettext_lazy("Draft"),
+    "in_review": gettext_lazy("In review"),
+    "approved": gettext_lazy("Approved"),
+    "published": gettext_lazy("Published"),
+    "rejected": gettext_lazy("Rejected"),
+    "withdrawn": gettext_lazy("Withdrawn"),
+}
+CONDITION: Mapping[str, Promise] = {
+    "no_available_node": gettext_lazy("when no node is able"),
+    "circuit_open": gettext_lazy("when the breakers are open"),
+    "rate_limited": gettext_lazy("when every node is at its limit"),
+    "timeout": gettext_lazy("when the attempt times out"),
+    "error": gettext_lazy("when it fails for good"),
+}
+ACTION: Mapping[str, Promise] = {
+    "return_503": gettext_lazy("answer 503"),
+    "next_route": gettext_lazy("go on with the next route"),
+}
+REFUSALS = [
+    gettext_noop("draining"),
+    gettext_noop("lease expired"),
+    gettext_noop("not yet proven ready"),
+    gettext_noop("not ready"),
+    gettext_noop("weight 0"),
+    gettext_noop("weight 0 in the route"),
+    gettext_noop("lacks tag %(tag)s"),
+    gettext_noop("version %(version)s is outside the route's range"),
+    gettext_noop("its input schema refuses the payload"),
+    gettext_noop("does not take calls from this caller"),
+    gettext_noop("is already working on this payload higher up the chain"),
+]
+SENTENCES.extend(REFUSALS)
+
+
+def match_words(route: Route) -> list[str]:
+    """What a call must have for this route, one condition each; empty: every call."""
+    words = [] if route.capability is None else [capability_words(route.capability)]
+    return words + [" ".join(condition_words(condition)) for condition in route.conditions]
+
+
+def capability_words(pattern: CapabilityPattern) -> str:
+    match pattern.kind:
+        case Kind.EXACT:
+            return _("the capability is %(name)s") % {"name": pattern.text}
+        case Kind.GLOB:
+            return _("the capability fits %(pattern)s") % {"pattern": pattern.text}
+        case Kind.FUZZY:
+            told = {"text": pattern.text, "score": f"{pattern.min_score:g}"}
+            return _("the capability is like “%(text)s” (score at least %(score)s)") % told
+
+
+def condition_words(condition: Condition) -> list[str]:
+    checks = [check_words(check) for check in condition.checks]
+    return [condition.key, _(" and ").join(checks)]
+
+
+def check_words(check: Check) -> str:
+    told = {"value": value_words(check)}
+    match check.operator:
+        case Operator.EQ:
+            return _("is %(value)s") % told
+        case Operator.NE:
+            return _("is not %(value)s") % told
+        case Operator.IN:
+            return _("is one of %(value)s") % told
+        case Operator.GT:
+            return _("is above %(value)s") % told
+        case Operator.GTE:
+            return _("is at least %(value)s") % told
+        case Operator.LT:
+            return _("is below %(value)s") % told
+        case Operator.LTE:
+            return _("is at most %(value)s") % told
+        case Operator.EXISTS:
+            return _("is there") if check.operand else _("is not there")
+        case Operator.PREFIX:
+            return _("begins with %(value)s") % told
+        case Operator.PATTERN:
+            return _("has the pattern %(value)s") % told
+        case Operator.INCLUDE:
+            return _("include %(value)s") % told
+
+
+def value_words(check: Check) -> str:
+    """What a value is held against, as people read it."""
+    operand = check.operand
+    if check.operator is Operator.PATTERN:  # held compiled
+        return check.text
+    if isinstance(operand, list | tuple | set | frozenset):
+        return ", ".join(sorted(one_value(item) for item in operand))
+    return one_value(operand)
+
+
+def one_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def strategy_words(route: Route) -> str:
+    """Who gets the call, in one sentence."""
+    strategy = route.strategy
+    services = strategy.services or tuple(strategy.weights or ())
+    among = ", ".join(services) if services else _("all that offer the capability")
+    match strategy.type:
+        case "exact":
+            return _("always %(service)s") % {"service": among}
+        case "weighted_random":
+            return _("by weight: %(weights)s") % {"weights": weight_words(strategy.weights, among)}
+        case "latency_aware":
+            return _("the quickest of %(services)s") % {"services": among}
+        case "least_loaded":
+            return _("the least loaded of %(services)s") % {"services": among}
+        case other:
+            return f"{other}: {among}"
+
+
+def weight_words(weights: Mapping[str, int] | None, among: str) -> str:
+    total = sum((weights or {}).values())
+    if not weights or not total:
+        return among
+    heaviest = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{service} {100 * weight / total:.0f} %" for service, weight in heaviest)
+
+
+def rule_words(rule: FallbackRule) -> str:
+    """A fallback rule as one sentence."""
+    words = f"{CONDITION.get(rule.condition, rule.condition)}: {ACTION.get(rule.action, rule.action)}"
+    if rule.wait_before_retry_ms is None:
+        return words
+    told = ngettext("retry after %(ms)s ms", "retry after %(ms)s ms", rule.wait_before_retry_ms)
+    return f"{words} ({told % {'ms': rule.wait_before_retry_ms}})"
+
+
+def extra_words(route: Route, document: Mapping[str, Any]) -> list[str]:
+    """What else a route says."""
+    words = []
+    if route.node_tags:
+        words.append(_("nodes with %(tags)s") % {"tags": ", ".join(sorted(route.node_tags))})
+    if document.get("node_version"):
+        words.append(_("node version %(range)s") % {"range": document["node_version"]})
+    if route.timeout_ms is not None:
+        words.append(_("at most %(ms)s ms") % {"ms": route.timeout_ms})
+    if route.max_retries is not None:
+        told = ngettext("at most %(n)s retry", "at most %(n)s retries", route.max_retries)
+        words.append(told % {"n": route.max_retries})
+    if route.allow_callers:
+        words.append(_("only for %(callers)s") % {"callers": ", ".join(sorted(route.allow_callers))})
+    return words + [rule_words(rule) for rule in route.fallback_rules]
