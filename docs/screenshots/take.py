@@ -1,0 +1,352 @@
+"""`make screenshots`: an instance of its own with sample agents and traffic, and pictures of its main pages.
+
+    python docs/screenshots/take.py [FOLDER] [--dark] [--width N]
+
+Every agent below answers at once; what fails, fails on purpose, so that the pages show more than success.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from PIL import Image
+from playwright.async_api import Page, async_playwright
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(CHECKOUT))
+
+from reach_project import embedded  # noqa: E402
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MOST_BYTES = 150_000
+COLOURS = 256
+START_TIMEOUT_S = 120
+LANGUAGES = {"en-GB": "", "zh-CN": ".zh"}
+
+Answer = Callable[[dict[str, Any]], Awaitable[web.Response]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--width", type=int, default=1440)
+    chosen = parser.parse_args()
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        sys.exit("make screenshots needs Chromium: install it (apt-get install chromium) and try again")
+    home = Path(tempfile.mkdtemp(prefix="reach-screenshots-"))
+    os.chmod(home, 0o755)
+    try:
+        asyncio.run(take_all(home, browser, chosen))
+    finally:
+        embedded.remove(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def take_all(home: Path, browser: str, chosen: argparse.Namespace) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "REACH_HOME": str(home), "REACH_PORT": str(port), "REACH_ENVIRONMENT": "staging", "REACH_DRAIN_S": "1",
+    }  # fmt: skip
+    environment.pop("DATABASE_URL", None)
+    manage = [sys.executable, str(CHECKOUT / "manage.py")]
+    server = subprocess.Popen(
+        [*manage, "reach_serve"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        async with aiohttp.ClientSession(url) as session:
+            await ready(session, server)
+            known = json.loads((home / "credentials.json").read_text())
+            made = subprocess.run(
+                [*manage, "reach_user", "create", "mei.lin", "--groups", "operator,approver", "--with-key"],
+                env=environment, check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            sample = Sample(session, known["operator_key"], json.loads(made.stdout)["key"])
+            await sample.make()
+            await take(url, browser, known, sample, chosen)
+            await sample.leave()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+async def ready(session: aiohttp.ClientSession, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            sys.exit("the instance did not start; run `make run` to see why")
+        try:
+            async with session.get("/readyz") as answer:
+                if answer.status == 200:
+                    return
+        except aiohttp.ClientError:
+            pass
+        await asyncio.sleep(0.3)
+    sys.exit(f"the instance was not ready within {START_TIMEOUT_S} s")
+
+
+# --- Sample agents and traffic ---------------------------------------------------------------------------------------
+
+TEXT = {"type": "string"}
+SUMMARY = {
+    "name": "file_summary",
+    "version": "1.4.0",
+    "description": "Summarises a document and names its keywords",
+    "input": {
+        "type": "object",
+        "required": ["file_path", "content_type"],
+        "properties": {"file_path": TEXT, "content_type": {"type": "string", "enum": ["report", "email", "code"]}},
+    },
+    "output": {"type": "object", "properties": {"summary": TEXT, "keywords": {"type": "array", "items": TEXT}}},
+    "cost_level": "medium",
+    "rate_limit": 50,
+    "idempotent": True,
+    "tags": ["documents"],
+}
+
+
+def capability(name: str, description: str, required: list[str], **more: Any) -> dict[str, Any]:
+    properties = dict.fromkeys(required, TEXT)
+    schema = {"type": "object", "required": required, "properties": properties}
+    return {"name": name, "version": "1.0.0", "description": description, "input": schema, **more}
+
+
+class Sample:
+    """A handful of agents, and the calls that they and others make."""
+
+    def __init__(self, session: aiohttp.ClientSession, operator_key: str, colleague_key: str):
+        self.session, self.key, self.colleague_key = session, operator_key, colleague_key
+        self.caller_key = ""
+        self.runners: list[web.AppRunner] = []
+        self.failing: set[str] = set()
+        self.call_id = self.failed_call_id = ""
+
+    async def make(self) -> None:
+        self.caller_key = (await self.ask("POST", "keys", service_id="scheduler", scopes=["dispatch", "observe"]))[
+            "key"
+        ]
+        report = capability("report_answer", "Answers a question about the figures", ["question"], cost_level="high")
+        query = capability("data_query", "Runs a read-only SQL query", ["sql"], cost_level="low", idempotent=True)
+        check = capability("permission_check", "Says which fields somebody may see", ["user"], timeout_tier="light")
+        ticket = capability("ticket_create", "Records an anomaly", ["title"], allow_callers=["report-agent"])
+        await self.agent("doc-summarizer", "a", [SUMMARY], self.summary, tags=["prod", "zone:a"], weight=100)
+        await self.agent("doc-summarizer", "b", [SUMMARY], self.summary, tags=["prod", "zone:b"], weight=60)
+        await self.agent("llm-light", "a", [SUMMARY | {"version": "0.9.1", "rate_limit": None}], self.summary)
+        await self.agent("report-agent", "a", [report], self.report, requires=["data_query", "ticket_create"])
+        await self.agent("data-query", "a", [query], self.rows, tags=["prod"], max_concurrency=16)
+        await self.agent("data-query", "b", [query], self.rows, tags=["prod"], max_concurrency=16)
+        await self.agent("permission-check", "a", [check], self.rows)
+        await self.agent("ticket-writer", "a", [ticket], self.rows)
+        await self.agent("ticket-writer", "b", [ticket], self.rows, ready=False)
+        await self.ask("PATCH", "services/data-query/nodes/b", admin_state="draining")
+        await self.ask("PATCH", "services/doc-summarizer/nodes/b", weight=20)
+        await self.routes()
+        await self.traffic()
+
+    async def agent(
+        self, service: str, node: str, capabilities: list[Any], answer: Answer, *, ready: bool = True, **more: Any
+    ) -> None:
+        async def invoke(request: web.Request) -> web.Response:
+            envelope = await request.json()
+            return await answer(envelope | {"me": f"{service}/{node}", "my_key": self.colleague_key})
+
+        async def readiness(_request: web.Request) -> web.Response:
+            return web.json_response(
+                {"ready": True} if ready else {"ready": False, "reason": "the mail server is away"}
+            )
+
+        app = web.Application()
+        app.router.add_post("/reach/invoke", invoke)
+        app.router.add_get("/reach/live", lambda _request: asyncio.sleep(0, web.Response()))
+        app.router.add_post("/reach/ready", readiness)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.runners.append(runner)
+        address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        body = {"address": address, "capabilities": capabilities, "lease_ttl_s": 600, "version": "1.4.2", **more}
+        status = await self.ask("PUT", f"services/{service}/nodes/{node}", **body)
+        while status["status"] == "starting":
+            await asyncio.sleep(0.1)
+            status = await self.ask("GET", f"services/{service}/nodes/{node}")
+
+    async def summary(self, envelope: dict[str, Any]) -> web.Response:
+        if envelope["me"] in self.failing:
+            return web.json_response({"error": {"code": "model_away", "message": "no GPU is free"}}, status=503)
+        await asyncio.sleep(0.15)
+        return web.json_response({"output": {"summary": "Revenue grew by 12 % on …", "keywords": ["revenue", "Q3"]}})
+
+    async def rows(self, envelope: dict[str, Any]) -> web.Response:
+        await asyncio.sleep(0.06)
+        payload = envelope["payload"]
+        if "DROP" in str(payload):
+            error = {"code": "refused", "message": "only SELECT is allowed", "retryable": False}
+            return web.json_response({"error": error}, status=400)
+        return web.json_response({"output": {"rows": [["north", 1280], ["south", 940]], "for": payload}})
+
+    async def report(self, envelope: dict[str, Any]) -> web.Response:
+        for name, payload in (
+            ("permission_check", {"user": "u-17"}),
+            ("data_query", {"sql": "SELECT region, sum(amount) FROM orders GROUP BY 1"}),
+            ("ticket_create", {"title": "South is 27 % below plan"}),
+        ):
+            await self.dispatch(
+                name, payload, key=self.report_key, parent_call_id=envelope["call_id"], trace_id=envelope["trace_id"]
+            )
+        return web.json_response({"output": {"answer": "North leads; a ticket was opened for South."}})
+
+    async def routes(self) -> None:
+        def rule(route_id: str, priority: int, match: dict[str, Any], strategy: dict[str, Any], **more: Any) -> Any:
+            return {"id": route_id, "priority": priority, "match": match, "strategy": strategy, **more}
+
+        routes = [
+            rule(
+                "summary_main_route", 90,
+                {"capability": "file_summary", "tags": ["prod"], "input.content_type": "report"},
+                {"type": "latency_aware", "services": ["doc-summarizer", "llm-light"]},
+                description="Reports go to whoever is quickest",
+            ),
+            rule(
+                "summary_general_route", 50, {"capability": "file_*"},
+                {"type": "weighted_random", "weights": {"doc-summarizer": 40, "llm-light": 60}},
+                fallback_rules=[
+                    {"condition": "no_available_node", "action": "return_503", "wait_before_retry_ms": 500}
+                ],
+            ),
+            rule(
+                "queries_of_the_night", 20, {"capability": "data_query", "urgency": "bulk"},
+                {"type": "least_loaded", "services": ["data-query"]}, enabled=False,
+            ),
+        ]  # fmt: skip
+        title = "Reports to the quickest, the rest by weight"
+        change = await self.ask("POST", "route-changes", title=title, base_revision=0, routes=routes)
+        await self.ask("POST", f"route-changes/{change['id']}/submit")
+        await self.ask("POST", f"route-changes/{change['id']}/approve", key=self.colleague_key, comment="Looks right")
+        await self.ask("POST", f"route-changes/{change['id']}/publish")
+        more = [{"op": "put", **routes[1], "priority": 60}, {"op": "delete", "id": "queries_of_the_night"}]
+        change = await self.ask("POST", "route-changes", title="No special nights", base_revision=1, operations=more)
+        await self.ask("POST", f"route-changes/{change['id']}/submit")
+
+    async def traffic(self) -> None:
+        made = await self.ask("POST", "keys", service_id="report-agent", scopes=["dispatch"])
+        self.report_key = made["key"]
+        for number in range(14):
+            payload = {"file_path": f"/reports/{number}.pdf", "content_type": "email" if number % 3 else "report"}
+            await self.dispatch("file_summary", payload, tags=["prod"], labels={"tenant": "emea"})
+        self.failing.add("doc-summarizer/a")
+        self.failing.add("doc-summarizer/b")
+        payload = {"file_path": "/reports/q3.pdf", "content_type": "report"}
+        retried = [await self.dispatch("file_summary", payload, tags=["prod"]) for _ in range(8)]
+        self.failing.add("llm-light/a")
+        failed = await self.dispatch("file_summary", payload, tags=["prod"])
+        self.failing.clear()
+        await self.dispatch("file_summary", {"content_type": "poem"})
+        await self.dispatch("unheard_of", {})
+        await self.dispatch("ticket_create", {"title": "x"})
+        await self.dispatch("data_query", {"sql": "DROP TABLE orders"})
+        self.failed_call_id = failed["call_id"]
+        twice = [answer["call_id"] for answer in retried if answer.get("attempts", 0) > 1]
+        answer = await self.dispatch("report_answer", {"question": "How did Q3 go?"}, session_id="s-204")
+        self.trace_call_id = answer["call_id"]
+        self.call_id = twice[0] if twice else answer["call_id"]
+
+    async def dispatch(self, name: str, payload: Any, *, key: str | None = None, **more: Any) -> Any:
+        body = {"capability": name, "payload": payload, **more}
+        return await self.ask("POST", "dispatch", key=key or self.caller_key, may_fail=True, **body)
+
+    async def ask(self, method: str, path: str, *, key: str | None = None, may_fail: bool = False, **body: Any) -> Any:
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        given = None if method == "GET" else body
+        async with self.session.request(method, f"/api/v1/{path}", json=given, headers=headers) as answer:
+            document = await answer.json(content_type=None)
+            if answer.status >= 400 and not may_fail:
+                sys.exit(f"{method} {path}: {answer.status} {document}")
+            return document
+
+    async def leave(self) -> None:
+        for runner in self.runners:
+            await runner.cleanup()
+
+
+# --- Pictures --------------------------------------------------------------------------------------------------------
+
+
+async def take(url: str, browser: str, known: dict[str, str], sample: Sample, chosen: argparse.Namespace) -> None:
+    nodes = await sample.ask("GET", "nodes")
+    assert nodes["results"], "there are nodes to be seen"
+    pages = {
+        "nodes": "/admin/registry/node/",
+        "node": "/admin/registry/node/?q=ticket-writer",
+        "services": "/admin/registry/service/",
+        "calls": "/admin/receipts/call/",
+        "call": f"/admin/receipts/call/{sample.failed_call_id}/change/",
+        "trace": f"/admin/receipts/call/{sample.trace_call_id}/change/",
+        "routes": "/admin/routing/route/",
+        "change": "/admin/routing/routechange/2/change/",
+    }
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for locale, suffix in LANGUAGES.items():
+            context = await chromium.new_context(
+                viewport={"width": chosen.width, "height": 900 if chosen.width > 600 else 860},
+                locale=locale,
+                color_scheme="dark" if chosen.dark else "light",
+                reduced_motion="reduce",
+            )
+            page = await context.new_page()
+            page.on("console", lambda message: message.type == "error" and print("browser:", message.text))
+
+            async def shot(name: str, page: Page = page, suffix: str = suffix) -> None:
+                await page.wait_for_load_state("networkidle")
+                save(await page.screenshot(), chosen.folder / f"{name}{suffix}.png")
+
+            await page.goto(url)
+            await shot("start")
+            await page.goto(f"{url}/admin/")
+            await shot("login")
+            await page.fill("#id_username", known["admin_username"])
+            await page.fill("#id_password", known["admin_password"])
+            await page.press("#id_password", "Enter")
+            await page.wait_for_url("**/registry/node/")
+            for name, path in pages.items():
+                await page.goto(url + path)
+                if name == "node":
+                    await page.click("#result_list tbody a")
+                await shot(name)
+            await context.close()
+        await chromium.close()
+
+
+def save(picture: bytes, path: Path) -> None:
+    """A small PNG: a palette is enough for pages without photographs."""
+    colours = COLOURS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        image = Image.open(BytesIO(picture)).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+        image.save(path, optimize=True)
+        if path.stat().st_size <= MOST_BYTES or colours <= 8:
+            print(f"{path}  {path.stat().st_size // 1024} KiB")
+            return
+        colours //= 2
+
+
+if __name__ == "__main__":
+    main()
