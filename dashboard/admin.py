@@ -81,7 +81,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(PeopleAdmin, DjangoUserAdmin):
+class UserAdmin(DjangoUserAdmin, PeopleAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -104,5 +104,5 @@ class UserAdmin(PeopleAdmin, DjangoUserAdmin):
 
 
 @admin.register(Group)
-class GroupAdmin(PeopleAdmin, DjangoGroupAdmin):  # type: ignore[misc]  # its stubs narrow an argument
+class GroupAdmin(DjangoGroupAdmin, PeopleAdmin):
     pass

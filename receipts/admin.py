@@ -357,7 +357,7 @@ def told_by(kind: str, detail: Any) -> list[tuple[str, Any]]:
         case kind if kind in set(TERMINAL):
             return facts({_("code"): detail.get("code"), _("detail"): detail.get("detail")})
         case _:
-            return facts({name: compact(value) for name, value in detail.items() if name not in TOLD_BY_THE_CALL})
+            return facts({name: compact(value) for name, value in detail.items()})
 
 
 def compact(value: Any, shown: int = 500) -> str:

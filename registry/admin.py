@@ -41,6 +41,7 @@ from registry.console import (
     facts,
     moment,
     pretty,
+    stacked,
     unbroken,
     yes,
 )
@@ -214,14 +215,14 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @display(description=gettext_lazy("node"), ordering="service_id")
     def node(self, node: Node) -> str:
-        return format_html('{}<br><span class="reach-soft reach-mono">{}</span>', node, node.address)
+        return stacked(node, format_html('<span class="reach-soft reach-mono">{}</span>', node.address))
 
     @display(description=gettext_lazy("status"), ordering="healthy")
     def state(self, node: Node) -> str:
         reason = said(node.status.reason)
         since = moment(node.status_since)
         told = format_html('<span class="reach-reason">{}</span> · {}', reason, since) if reason else since
-        return format_html('{}<br><span class="reach-soft">{}</span>', status_badge(node), told)
+        return stacked(status_badge(node), format_html('<span class="reach-soft">{}</span>', told))
 
     @display(description=gettext_lazy("weight"))
     def weight_in_force(self, node: Node) -> str:
@@ -506,14 +507,16 @@ def rate_words(declaration: Declaration) -> str:
 def evidence_shown(evidence: Evidence) -> dict[str, Any]:
     """What a probe asked, was answered and concluded."""
     asked = [(_("Liveness"), evidence.live), (_("Readiness"), evidence.ready)]
+    exchanges = []
+    for what, exchange in asked:
+        if exchange is not None:
+            document = exchange.document()
+            error = document["error"] and said(document["error"])
+            exchanges.append((what, document | {"error": error, "took": duration(exchange.duration_ms)}))
     return {
         "status": badge(label(NODE_STATUS, evidence.health), TONE.get(evidence.health, IDLE)),
         "reason": said(evidence.reason),
-        "exchanges": [
-            (what, exchange.document() | {"took": duration(exchange.duration_ms)})
-            for what, exchange in asked
-            if exchange is not None
-        ],
+        "exchanges": exchanges,
     }
 
 
@@ -706,11 +709,8 @@ class ApiKeyAdmin(ReadOnlyAdmin):
                 form.add_error(None, said(str(exc)))
             else:
                 follow([key.version])
-                answer = self.page(
-                    request, "admin/registry/new_key.html", _("New key"), key=key, service_id=chosen["service_id"]
-                )
-                answer["Cache-Control"] = "no-store"
-                return answer
+                shown = {"key": key, "service_id": chosen["service_id"]}
+                return self.page(request, "admin/registry/new_key.html", _("New key"), **shown)
         known = Service.objects.order_by("pk").values_list("pk", flat=True)[:500]
         return self.page(request, "admin/registry/add_key.html", _("New key"), form=form, known=known)
 
@@ -747,16 +747,20 @@ def detail_words(detail: Any, shown: int = 120) -> str:
     """An audit row's facts in one line."""
     if not isinstance(detail, dict):
         return str(detail)
-    text = ", ".join(f"{name} = {value}" for name, value in detail.items() if value not in ("", None))
+    told = {name: said(value) if isinstance(value, str) else value for name, value in detail.items()}
+    text = ", ".join(f"{name} = {value}" for name, value in told.items() if value not in ("", None))
     return text if len(text) <= shown else text[: shown - 1] + "…"
 
 
 class ActionFilter(ChoiceFilter):
     title = gettext_lazy("action")
-    parameter_name = "action"
+    parameter_name = "did"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return list(AUDIT_ACTION.items())
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        return queryset.filter(action=value)
 
 
 class SinceFilter(LinkFilter):

@@ -145,6 +145,11 @@ def unbroken(text: str) -> SafeString:
     return format_html('<span class="reach-unbroken">{}</span>', text)
 
 
+def stacked(first: Any, second: Any) -> SafeString:
+    """Two lines in one cell of a list."""
+    return format_html('<div class="reach-stacked"><div>{}</div><div>{}</div></div>', first, second)
+
+
 def duration(ms: float | None) -> str:
     """A span of time as people read it."""
     if ms is None:

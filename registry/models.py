@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from registry.core.node import AdminState, Health, Status, Tier, visible_status
 from registry.querysets import NodeQuerySet
-from registry.wording import ADMIN_STATE, NODE_STATUS, TIER
+from registry.wording import ADMIN_STATE, AUDIT_ACTION, NODE_STATUS, TIER, label
 
 
 def health_choices() -> list[tuple[str, Promise]]:
@@ -211,15 +211,19 @@ class AuditEvent(models.Model):
     class Meta:
         verbose_name = _("audit event")
         verbose_name_plural = _("audit events")
+        indexes = [models.Index(fields=["target", "-id"], name="audit_trail_of_a_target")]
 
     def __str__(self) -> str:
-        return f"{self.actor} {self.action} {self.target}"
+        return f"{self.actor} {label(AUDIT_ACTION, self.action)} {self.target}"
 
 
 class SnapshotVersion(models.Model):
     """One row: bumped inside every transaction that changes what dispatchers hold in memory (`registry.changes`)."""
 
     version = models.BigIntegerField(default=0)
+
+    class Meta:
+        verbose_name = verbose_name_plural = _("snapshot version")
 
     def __str__(self) -> str:
         return str(self.version)
@@ -229,6 +233,9 @@ class LeaseSweep(models.Model):
     """One row: when leases were last looked at, so that the reach's own absence evicts nobody."""
 
     swept_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name = verbose_name_plural = _("sweep of leases")
 
     def __str__(self) -> str:
         return str(self.swept_at)
@@ -255,6 +262,9 @@ class InstallationKey(models.Model):
     """One row: encrypts signing secrets where no SECRET_KEY is given, so that processes of one database agree."""
 
     value = models.TextField()
+
+    class Meta:
+        verbose_name = verbose_name_plural = _("installation key")
 
     def __str__(self) -> str:
         return "installation key"

@@ -214,8 +214,8 @@ def change_badge(change: RouteChange) -> str:
 
 @admin.register(RouteChange)
 class RouteChangeAdmin(ReadOnlyAdmin):
-    list_display = ("pk", "headline", "state", "author", "base_revision", "became", "touched")
-    list_display_links = ("pk", "headline")
+    list_display = ("id_of_change", "headline", "state", "author", "base_revision", "became", "touched")
+    list_display_links = ("id_of_change", "headline")
     list_filter = (ChangeStatusFilter,)
     search_fields = ("title", "author__username")
     search_help_text = gettext_lazy("Part of a title or of the author's name")
@@ -232,6 +232,10 @@ class RouteChangeAdmin(ReadOnlyAdmin):
         match = request.resolver_match
         changes = super().get_queryset(request)
         return changes if match and "object_id" in match.kwargs else changes.defer("document", "operations")
+
+    @display(description="#", ordering="pk")
+    def id_of_change(self, change: RouteChange) -> str:
+        return str(change.pk)
 
     @display(description=gettext_lazy("title"))
     def headline(self, change: RouteChange) -> str:

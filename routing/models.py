@@ -101,4 +101,4 @@ class Approval(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.approver} approves {self.change_id}"
+        return f"{self.approver}: {self.change_id}"
