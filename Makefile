@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: help install install-dev run test check fix bench
+.PHONY: help install install-dev run test check fix bench messages screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -10,6 +10,8 @@ help:
 	@echo "make test    all tests; ARGS='-k word' passes options to pytest"
 	@echo "make check   lint, format, types, import contract, migrations, documentation"
 	@echo "make fix     lint and format, repaired"
+	@echo "make messages     texts that pages show: collected, and their translations compiled"
+	@echo "make screenshots  docs/screenshots/, taken anew with the system's Chromium"
 	@echo "make bench   cost per call, measured"
 
 install:
@@ -32,6 +34,7 @@ check: install-dev
 	.venv/bin/lint-imports
 	$(VENV_PYTHON) manage.py makemigrations --check --dry-run
 	$(VENV_PYTHON) manage.py reach_configuration --check
+	$(VENV_PYTHON) manage.py reach_messages --check
 
 fix: install-dev
 	$(VENV_PYTHON) -m ruff check --fix .
@@ -39,3 +42,9 @@ fix: install-dev
 
 bench: install-dev
 	$(VENV_PYTHON) -m bench.run $(ARGS)
+
+messages: install-dev
+	$(VENV_PYTHON) manage.py reach_messages
+
+screenshots: install-dev
+	$(VENV_PYTHON) docs/screenshots/take.py

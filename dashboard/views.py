@@ -1,7 +1,9 @@
 """Pages outside the admin."""
 
+import math
 from collections.abc import Callable, Mapping
 
+from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -37,3 +39,9 @@ def home(request: HttpRequest, not_working: Callable[[], Mapping[str, str]]) -> 
     base_url = request.build_absolute_uri("/").rstrip("/")
     context = {"not_working": why, "registered": registered, "base_url": base_url}
     return render(request, "dashboard/home.html", context)
+
+
+def locked_out(request: HttpRequest, *_args: object, **_kwargs: object) -> HttpResponse:
+    """What somebody sees after too many failed logins, whether or not the name exists."""
+    minutes = math.ceil(settings.REACH_LOGIN_LOCKOUT_S / 60)
+    return render(request, "dashboard/locked_out.html", {"minutes": minutes}, status=429)

@@ -7,6 +7,7 @@ Every `REACH_*` number is declared by `limit()`, which keeps unit, default and r
 import os
 import secrets
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "axes",
     "registry",
     "receipts",
     "routing",
@@ -142,6 +144,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "reach_project.urls"
 ASGI_APPLICATION = "reach_project.asgi.application"
@@ -173,6 +176,18 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+REACH_LOGIN_FAILURES = limit("REACH_LOGIN_FAILURES", 10, "logins", "then that name is locked out at that address")
+REACH_LOGIN_LOCKOUT_S = limit("REACH_LOGIN_LOCKOUT_S", 300, "s", "how long such a lockout lasts")
+AXES_FAILURE_LIMIT = REACH_LOGIN_FAILURES
+AXES_COOLOFF_TIME = timedelta(seconds=REACH_LOGIN_LOCKOUT_S)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]  # nobody locks others out from elsewhere
+AXES_RESET_ON_SUCCESS = True
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_LOCKOUT_CALLABLE = "dashboard.views.locked_out"
+AXES_ENABLE_ADMIN = False
+AXES_DISABLE_ACCESS_LOG = True  # failures are kept for as long as they count; successes are Django's last_login
+AXES_VERBOSE = False
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
