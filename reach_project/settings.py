@@ -176,6 +176,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+LOGIN_REDIRECT_URL = "/admin/"
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 REACH_LOGIN_FAILURES = limit("REACH_LOGIN_FAILURES", 10, "logins", "then that name is locked out at that address")
 REACH_LOGIN_LOCKOUT_S = limit("REACH_LOGIN_LOCKOUT_S", 300, "s", "how long such a lockout lasts")

@@ -663,7 +663,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
 
     @display(description=gettext_lazy("made by"))
     def made_by(self, key: ApiKey) -> str:
-        return key.created_by or NOTHING
+        return said(key.created_by) or NOTHING
 
     @display(description=gettext_lazy("expires"), ordering="expires_at")
     def expires(self, key: ApiKey) -> str:
@@ -677,7 +677,7 @@ class ApiKeyAdmin(ReadOnlyAdmin):
                 {
                     _("Speaks for"): obj.owner,
                     _("Scopes"): names(obj.scopes),
-                    _("Made"): f"{exactly(obj.created_at)} · {obj.created_by}",
+                    _("Made"): f"{exactly(obj.created_at)} · {said(obj.created_by)}",
                     _("Expires"): exactly(obj.expires_at) if obj.expires_at else _("never"),
                     _("Revoked"): exactly(obj.revoked_at),
                 }
@@ -747,9 +747,15 @@ def detail_words(detail: Any, shown: int = 120) -> str:
     """An audit row's facts in one line."""
     if not isinstance(detail, dict):
         return str(detail)
-    told = {name: said(value) if isinstance(value, str) else value for name, value in detail.items()}
-    text = ", ".join(f"{name} = {value}" for name, value in told.items() if value not in ("", None))
+    told = {name: in_words(value) for name, value in detail.items() if name != "digest"}
+    text = ", ".join(f"{name} = {value}" for name, value in told.items() if value)
     return text if len(text) <= shown else text[: shown - 1] + "…"
+
+
+def in_words(value: Any) -> str:
+    if value is None:
+        return ""
+    return ", ".join(map(str, value)) if isinstance(value, list) else said(str(value))
 
 
 class ActionFilter(ChoiceFilter):
@@ -810,7 +816,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
 
     @display(description=gettext_lazy("action"))
     def did(self, event: AuditEvent) -> str:
-        return label(AUDIT_ACTION, event.action)
+        return unbroken(label(AUDIT_ACTION, event.action))
 
     @display(description=gettext_lazy("detail"))
     def what(self, event: AuditEvent) -> str:
