@@ -13,7 +13,7 @@ import jsonschema_rs
 import msgspec
 
 from registry.core.schema_load import resolve, too_much_work
-from registry.core.strict_json import depth_of
+from registry.core.strict_json import is_deeper
 from registry.errors import InvalidRequest
 
 JSONSchema = dict[str, Any] | bool | None
@@ -89,7 +89,7 @@ def check_schema(schema: Any, *, max_bytes: int, max_depth: int, root: str = "")
     text = msgspec.json.encode({} if schema is None else schema, order="deterministic")
     if len(text) > max_bytes:
         raise refuse(f"is larger than {max_bytes} bytes")
-    if depth_of(text) > max_depth:
+    if is_deeper(text, max_depth):
         raise refuse(f"is nested deeper than {max_depth} levels")
     dialect = schema.get("$schema") if isinstance(schema, dict) else None
     if dialect is not None and not (isinstance(dialect, str) and dialect.removesuffix("#") in DIALECTS):

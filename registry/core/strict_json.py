@@ -5,7 +5,6 @@ holds none), and nesting beyond `max_depth` (deeper documents overflow the stack
 """
 
 import re
-from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -13,17 +12,15 @@ import msgspec
 from registry.errors import InvalidRequest
 
 PLACE = re.compile(r"^(?P<message>.*?) - at `(?:key` in `)?\$?(?P<path>.*)`$", re.S)
-NUL = re.compile(rb"(?<!\\)(?:\\\\)*+\\u0000")
-"""An escape that no backslash before it takes back."""
 anything = msgspec.json.Decoder()
 
 
 def decode_strict(body: bytes, decoder: msgspec.json.Decoder = anything, *, max_depth: int) -> Any:
     """Bytes → the decoder's type. Raises InvalidRequest with the JSON pointer of the first mistake."""
     try:
-        if body.count(b"[") + body.count(b"{") > max_depth and depth_of(body) > max_depth:
+        if body.count(b"[") + body.count(b"{") > max_depth and is_deeper(body, max_depth):
             raise InvalidRequest(f"nested deeper than {max_depth} levels")
-        if b"\\u0000" in body and NUL.search(body):
+        if rb"\u0000" in body and rb"\u0000" in unescaped(body):
             raise InvalidRequest("the body holds U+0000", [{"path": "", "message": "holds U+0000"}])
         if not body.isascii():
             body.decode()  # the decoder looks only at what it keeps
@@ -50,17 +47,26 @@ def pointer(path: str) -> str:
     return re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", path.replace(".", "/").replace("[///]", "[...]"))
 
 
-STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-"""One level deeper, one level back, as signed bytes."""
+ONE_KIND = bytes.maketrans(b"{}", b"[]")
 NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[{]}"'))
 
 
-def depth_of(body: bytes) -> int:
-    """The deepest nesting of a JSON text, without decoding it, in linear time whatever the text.
+def is_deeper(body: bytes, max_depth: int) -> bool:
+    """Whether a JSON text is nested deeper, without decoding it and quickly whatever the text.
 
-    Without escapes the strings are every second piece between quotes; two quotes side by side part nothing.
+    Without escapes the strings are every second piece between quotes; two quotes side by side part nothing. Of the
+    brackets outside them each round takes away the innermost level.
     """
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    bare = unescaped.translate(None, NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
-    outside = b"".join(bare.split(b'"')[::2])
-    return max(accumulate(memoryview(outside.translate(STEPS)).cast("b")), default=0)
+    bare = unescaped(body).replace(rb"\"", b"").translate(ONE_KIND, NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
+    brackets = b"".join(bare.split(b'"')[::2])
+    for _level in range(max_depth):
+        left = brackets.replace(b"[]", b"")
+        if len(left) == len(brackets):
+            return False  # none left; or no JSON, which the decoder tells
+        brackets = left
+    return bool(brackets)
+
+
+def unescaped(body: bytes) -> bytes:
+    """The text without escaped backslashes: what follows a backslash in it is escaped."""
+    return body.replace(rb"\\", b"")

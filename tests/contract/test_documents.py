@@ -12,7 +12,8 @@ pytestmark = pytest.mark.django_db
 
 NODE = {
     "service_id", "node_id", "address", "weight", "admin_state", "tags", "version", "protocol", "status",
-    "status_reason", "status_since", "registered_at", "last_heartbeat_at", "lease_expires_at", "in_flight", "capabilities",
+    "status_reason", "status_since", "registered_at", "last_heartbeat_at", "lease_expires_at",
+    "in_flight", "capabilities",
 }  # fmt: skip
 REGISTERED = {
     "service_id", "node_id", "lease_expires_at", "heartbeat_interval_s", "status", "declaration_hash", "signing_secret",
