@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-SERVER, POSTGRES, NODE, LOAD = "server", "postgres", "node", "load"
+SERVER, WORKER, POSTGRES, NODE, LOAD = "server", "worker", "postgres", "node", "load"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def results_table(results: Sequence[Cell]) -> str:
-    head = ["target", "c", "calls/s", "p50 ms", "p99 ms", "errors", "server µs", "PostgreSQL µs", "node µs", "load µs"]
+    head = ["target", "c", "calls/s", "p50 ms", "p99 ms", "errors"]
+    head += ["server µs", "worker µs", "PostgreSQL µs", "node µs", "load µs"]
     rows = []
     for cell in results:
-        cpu = [f"{cell.cpu_us[part]:.0f}" if part in cell.cpu_us else "-" for part in (SERVER, POSTGRES, NODE, LOAD)]
+        parts = (SERVER, WORKER, POSTGRES, NODE, LOAD)
+        cpu = [f"{cell.cpu_us[part]:.0f}" if part in cell.cpu_us else "-" for part in parts]
         rows.append(
             [
                 cell.target,

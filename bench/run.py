@@ -27,7 +27,7 @@ from bench.database import calls_by_status
 from bench.load import GENERATOR, LoadFailed, offer_load
 from bench.machine import Use, machine, sync_latency_ms
 from bench.processes import NotStarted
-from bench.report import LOAD, POSTGRES, SERVER, Cell, idle_lines, ratios, results_table, summaries, verdict
+from bench.report import LOAD, POSTGRES, SERVER, WORKER, Cell, idle_lines, ratios, results_table, summaries, verdict
 from bench.targets import AGENT_REACH, BODY, FORWARDER, TARGETS, Rig, Target, start_rig
 from reach_project.embedded import EmbeddedError
 
@@ -68,7 +68,7 @@ def measure_idle(rig: Rig, seconds: int) -> dict[str, float]:
         (target.name if part == SERVER else part): meter
         for target in rig.targets
         for part, meter in target.meters.items()
-        if part in (SERVER, POSTGRES)
+        if part in (SERVER, WORKER, POSTGRES)
     }
     before = {name: meter() for name, meter in meters.items()}
     time.sleep(seconds)
@@ -125,7 +125,10 @@ def bench(options: argparse.Namespace, stack: ExitStack) -> int:
 
     results = summaries(cells)
     print(f"\nMedians of {options.rounds} rounds of {options.seconds} s (errors: sums), with CPU per call by process:")
-    print("server = the forwarder's or the dispatcher's process with all its threads; load = the load generator\n")
+    print("server = the forwarder's or the dispatcher's process with all its threads; load = the load generator;")
+    print(
+        "worker = the all-in-one beside the dispatcher, whose worker and beat it shares (idle but for their sweeps)\n"
+    )
     print(results_table(results))
     print(f"\nthe machine's CPU meanwhile: {busy:.0%} busy, {stolen:.0%} withheld by the hypervisor")
     for line in idle_lines(idle, results, AGENT_REACH):

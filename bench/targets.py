@@ -15,7 +15,7 @@ from typing import Any
 from bench import node
 from bench.database import Database, describe
 from bench.processes import Started, cpu_s, free_port, inherited_environment, running, tree_cpu_s, wait_until_answers
-from bench.report import NODE, POSTGRES, SERVER
+from bench.report import NODE, POSTGRES, SERVER, WORKER
 from reach_project import embedded
 
 DIRECT, FORWARDER, AGENT_REACH = TARGETS = ("direct", "forwarder", "agent-reach")
@@ -60,13 +60,14 @@ def start_rig(stack: ExitStack, folder: Path, names: Sequence[str]) -> Rig:
         forwarder, url = start_forwarder(stack, folder, node_url)
         targets.append(Target(FORWARDER, forwarder, url, "", {SERVER: partial(cpu_s, forwarder.pid), **node_meter}))
     if instance:
+        dispatcher, url = start_dispatcher(stack, folder / "dispatcher", instance)
         meters = {
-            SERVER: partial(cpu_s, instance.process.pid),
+            SERVER: partial(cpu_s, dispatcher.pid),
+            WORKER: partial(cpu_s, instance.process.pid),
             POSTGRES: partial(tree_cpu_s, instance.database.postmaster_pid),
             **node_meter,
         }
-        url = f"{instance.url}/api/v1/dispatch"
-        targets.append(Target(AGENT_REACH, instance.process, url, caller_key(instance), meters))
+        targets.append(Target(AGENT_REACH, dispatcher, f"{url}/api/v1/dispatch", caller_key(instance), meters))
     for target in targets:
         wait_for_first_answer(target)
     wanted = [target for target in targets if target.name in names]
@@ -84,21 +85,40 @@ class Instance:
 
 
 def start_instance(stack: ExitStack, home: Path) -> Instance:
-    """`manage.py reach_serve` as it comes, with the embedded PostgreSQL that it starts itself."""
+    """`manage.py reach_serve` as it comes, with the embedded PostgreSQL that it starts itself.
+
+    It has worker and beat; the load goes to a dispatcher of its own on the same database, as in production.
+    """
     stack.callback(discard_database, home)
+    process, url = start_reach(stack, "all-in-one", home)
+    credentials = json.loads((home / "credentials.json").read_text())
+    return Instance(process, url, credentials["operator_key"], describe(home))
+
+
+def start_dispatcher(stack: ExitStack, home: Path, instance: Instance) -> tuple[Started, str]:
+    """One dispatcher process beside the instance, and its URL."""
+    home.mkdir()
+    found = embedded.database_settings(instance.database.home)
+    database = f"postgresql://{found['USER']}@/{found['NAME']}?host={found['HOST']}&port={found['PORT']}"
+    return start_reach(stack, "dispatcher", home, DATABASE_URL=database, REACH_ROLE="dispatcher")
+
+
+def start_reach(stack: ExitStack, name: str, home: Path, **environment: str) -> tuple[Started, str]:
+    """A process of Agent-Reach on a free port, ready; and its URL."""
     port = free_port()
     url = f"http://{HOST}:{port}"
     process = stack.enter_context(
         running(
-            "agent-reach",
+            name,
             [sys.executable, "manage.py", "reach_serve"],
-            environment=inherited_environment(REACH_HOME=str(home), REACH_HOST=HOST, REACH_PORT=str(port)),
-            log=home / "bench-agent-reach.log",
+            environment=inherited_environment(
+                REACH_HOME=str(home), REACH_HOST=HOST, REACH_PORT=str(port), **environment
+            ),
+            log=home / f"bench-{name}.log",
         )
     )
     wait_until_answers(process, f"{url}/readyz", timeout_s=START_S)
-    credentials = json.loads((home / "credentials.json").read_text())
-    return Instance(process, url, credentials["operator_key"], describe(home))
+    return process, url
 
 
 def discard_database(home: Path) -> None:
