@@ -15,7 +15,7 @@ help:
 	@echo "make bench   cost per call, measured"
 
 install:
-	@$(PYTHON) install.py requirements.txt
+	@$(PYTHON) install.py requirements-client.txt
 
 install-dev:
 	@$(PYTHON) install.py requirements-dev.txt
@@ -31,6 +31,7 @@ check: install-dev
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
 	$(VENV_PYTHON) -m mypy
+	cd sdk && ../$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports
 	$(VENV_PYTHON) manage.py makemigrations --check --dry-run
 	$(VENV_PYTHON) manage.py reach_configuration --check

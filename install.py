@@ -15,13 +15,14 @@ PYTHON = VENV / "bin" / "python"
 
 
 def fingerprint() -> str:
-    """Changes with any requirements file, and with the Python that made the venv."""
-    pins = b"".join(path.read_bytes() for path in sorted(CHECKOUT.glob("requirements*.txt")))
+    """Changes with any requirements file, with what the client declares, and with the Python that made the venv."""
+    files = [*sorted(CHECKOUT.glob("requirements*.txt")), CHECKOUT / "sdk" / "pyproject.toml"]
+    pins = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(pins + sys.version.encode()).hexdigest()
 
 
 def run(*command: object) -> None:
-    if (done := subprocess.run([str(part) for part in command], check=False)).returncode:
+    if (done := subprocess.run([str(part) for part in command], cwd=CHECKOUT, check=False)).returncode:
         sys.exit(done.returncode)
 
 
