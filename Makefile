@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: help install install-dev run test check fix bench messages screenshots
+.PHONY: help install install-dev run demo test check fix bench messages screenshots
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     the all-in-one on http://127.0.0.1:8080, state in .reach/ (REACH_HOST, REACH_PORT, REACH_HOME)"
+	@echo "make demo    the same with sample agents and traffic"
 	@echo "make test    all tests; ARGS='-k word' passes options to pytest"
 	@echo "make check   lint, format, types, import contract, migrations, documentation"
 	@echo "make fix     lint and format, repaired"
@@ -23,6 +24,9 @@ install-dev:
 # exec: signals reach the server itself. make hands SIGTERM on and waits; Ctrl-C reaches both.
 run: install
 	@exec $(VENV_PYTHON) manage.py reach_serve
+
+demo: install
+	@exec $(VENV_PYTHON) -m demo
 
 test: install-dev
 	$(VENV_PYTHON) -m pytest $(ARGS)

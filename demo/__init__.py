@@ -1,0 +1,1 @@
+"""`make demo`: sample agents at real work, beside a reach of their own: a customer of the platform, no part of it."""
