@@ -8,7 +8,7 @@ from agent_reach import AgentClient, Capability, ThreadContext
 
 from demo import documents, summaries
 
-PAUSE_S = 0.03  # between two documents: a search must not starve the machine
+PAUSE_S = 0.01  # between two documents: a search must not starve the machine
 
 client = AgentClient("docs-search", node_id=sys.argv[1], max_concurrency=1)
 client.register_capability(
