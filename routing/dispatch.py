@@ -6,6 +6,7 @@ open call, the end before the caller is told.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -324,18 +325,19 @@ async def close(
 class LiveAttempt:
     """An attempt under way, as receipts from its node see it: they arm its idle timer or end it."""
 
-    __slots__ = ("deadline_at", "heard", "idle_s", "loop", "outcome", "over", "scope")
+    __slots__ = ("deadline_at", "idle_s", "loop", "outcome", "over", "scope", "silent_at")
 
     def __init__(self, scope: asyncio.Timeout, deadline_at: float, idle_s: float):
         self.loop = asyncio.get_running_loop()
         self.scope, self.deadline_at, self.idle_s = scope, deadline_at, idle_s
-        self.heard = self.over = False
+        self.silent_at: float | None = None
+        self.over = False
         self.outcome: Outcome | None = None
 
     def hear(self) -> None:
         """A sign of life: from now on a silence of `idle_s` ends the attempt, the deadline still does."""
-        self.heard = True
-        self.move_end(min(self.deadline_at, self.loop.time() + self.idle_s))
+        self.silent_at = self.loop.time() + self.idle_s
+        self.move_end(min(self.deadline_at, self.silent_at))
 
     def end(self, outcome: Outcome | None) -> None:
         """The node reported a failure (`outcome`), or the call has ended elsewhere (None)."""
@@ -343,14 +345,14 @@ class LiveAttempt:
         self.move_end(self.loop.time())
 
     def move_end(self, when: float) -> None:
-        if not self.scope.expired():
+        with suppress(RuntimeError):  # the attempt is over: a look at the database outlived it
             self.scope.reschedule(when)
 
     def verdict(self) -> Outcome | None:
         """Why the time is up; None when the call has ended elsewhere."""
         if self.over or self.outcome:
             return self.outcome
-        if self.heard and self.loop.time() < self.deadline_at:
+        if self.silent_at is not None and self.silent_at < self.deadline_at:
             return Outcome(Ended.SILENT, f"fell silent for {self.idle_s:g} s")
         return Outcome(Ended.TIMED_OUT, "had not answered by the deadline")
 
