@@ -87,4 +87,4 @@ def test_nothing_is_left_of_it(demo: Demo) -> None:
     assert demo.stop() == 0
     _gone, alive = psutil.wait_procs(processes, timeout=10)
     assert alive == []
-    assert "Traceback" not in "".join(log.read_text() for log in Path(demo.home, "demo").glob("*.log"))
+    assert "Traceback" not in demo.output + "".join(log.read_text() for log in Path(demo.home, "demo").glob("*.log"))

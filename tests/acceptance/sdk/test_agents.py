@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -114,54 +115,79 @@ client.start()
 """
 
 
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """An instance that tests may end, and start again before they are done."""
-    short = {"REACH_PROCESS_LEASE_S": "2"}
-    instance = Instance(tmp_path_factory.mktemp("mortal") / "home", short)
-    try:
-        yield instance.start()
-    finally:
-        instance.remove()
+@dataclass
+class Outage:
+    """What a kill of the reach left to look at: it is back, two tasks were at work, one agent was started meanwhile."""
 
+    reach: Instance
+    workers: dict[str, AgentProcess]
+    early: AgentProcess
+    back_after_s: float
 
-def test_a_job_outlives_a_killed_reach(mortal: Instance, spawn: Spawn) -> None:
-    services = {"careful": False, "repeatable": True}
-    agents = {
-        name: spawn(
-            RUNS_ONCE.format(service=name, idempotent=idempotent, seconds=8), reach=mortal, key=key_for(mortal, name)
-        )
-        for name, idempotent in services.items()
-    }
-
-    def ask(name: str) -> None:
-        body = {"capability": f"{name}_job", "payload": {}, "idempotency_key": name, "timeout_ms": 60_000}
-        with contextlib.suppress(OSError):  # it goes down with the reach
-            mortal.request("POST", "/api/v1/dispatch", body, key=mortal.key)
-
-    for name, agent in agents.items():
-        wait_ready(mortal, name, agent)
-    callers = [threading.Thread(target=ask, args=(name,)) for name in services]
-    for caller in callers:
-        caller.start()
-    wait_until(lambda: all("RUNS" in agent.output for agent in agents.values()), "at work", 10)
-    mortal.kill()
-    for caller in callers:
-        caller.join()
-    mortal.start()
-    back_at = time.monotonic()
-    for name, agent in agents.items():
-        wait_ready(mortal, name, agent)
-    assert time.monotonic() - back_at < 5  # about one heartbeat
-
-    def ended(name: str) -> dict | None:
-        [call] = mortal.request("GET", f"/api/v1/calls?idempotency_key={name}", key=mortal.key).json["results"]
+    def ended_call(self, service: str) -> dict | None:
+        [call] = self.reach.request("GET", f"/api/v1/calls?idempotency_key={service}", key=self.reach.key).json[
+            "results"
+        ]
         return call if call["ended_at"] else None
 
-    for name, agent in agents.items():
-        call = wait_until(partial(ended, name), f"the call to {name} has ended", 40)
-        assert (call["status"], call["output"]) == ("succeeded", "done")
-        assert agent.output.count("RUNS") == 1
+
+@pytest.fixture(scope="module")
+def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    folder = tmp_path_factory.mktemp("outage")
+    reach = Instance(folder / "home", {"REACH_PROCESS_LEASE_S": "2"})
+    with contextlib.ExitStack() as undo:
+        undo.callback(reach.remove)
+        reach.start()
+        keys = {name: key_for(reach, name) for name in ("careful", "repeatable", "early")}
+
+        def spawned(script: str, service: str) -> AgentProcess:
+            agent = spawn_agent(folder, script, reach_addr=reach.url, key=keys[service])
+            undo.callback(agent.remove)
+            return agent
+
+        workers = {
+            name: spawned(RUNS_ONCE.format(service=name, idempotent=name == "repeatable", seconds=10), name)
+            for name in ("careful", "repeatable")
+        }
+        for name, agent in workers.items():
+            wait_ready(reach, name, agent)
+        callers = [threading.Thread(target=ask_for_the_job, args=(reach, name)) for name in workers]
+        for caller in callers:
+            caller.start()
+        wait_until(lambda: all("RUNS" in agent.output for agent in workers.values()), "at work", 10)
+        reach.kill()
+        for caller in callers:
+            caller.join()
+        early = spawned(SKELETON.format(service="early", url=reach.url), "early")
+        wait_until(lambda: "cannot be reached" in early.output, "the warning", 10)
+        reach.start()
+        started = time.monotonic()
+        for name, agent in workers.items():
+            wait_ready(reach, name, agent)
+        yield Outage(reach, workers, early, time.monotonic() - started)
+
+
+def ask_for_the_job(reach: Instance, service: str) -> None:
+    body = {"capability": f"{service}_job", "payload": {}, "idempotency_key": service, "timeout_ms": 60_000}
+    with contextlib.suppress(OSError):  # it goes down with the reach
+        reach.request("POST", "/api/v1/dispatch", body, key=reach.key)
+
+
+@pytest.mark.parametrize("service", ["careful", "repeatable"])
+def test_a_job_outlives_a_killed_reach(outage: Outage, service: str) -> None:
+    call = wait_until(partial(outage.ended_call, service), f"the call to {service} has ended", 40)
+    assert (call["status"], call["output"]) == ("succeeded", "done")
+    assert outage.workers[service].output.count("RUNS") == 1
+
+
+def test_agents_are_back_within_a_heartbeat(outage: Outage) -> None:
+    assert outage.back_after_s < 5
+
+
+def test_a_reach_that_is_down_is_waited_for(outage: Outage) -> None:
+    wait_ready(outage.reach, "early", outage.early)
+    said = outage.early.output
+    assert said.count("WARNING") == said.count("WARNING agent_reach: unreachable") == 1
 
 
 HANGING_MODEL = """
@@ -282,16 +308,6 @@ def test_a_wrong_address_ends_the_start_in_one_line(reach: Instance, spawn: Spaw
     assert "check reach_addr" in line
 
 
-def test_a_reach_that_is_down_is_waited_for(mortal: Instance, spawn: Spawn) -> None:
-    key = key_for(mortal, "early")
-    assert mortal.stop() == 0
-    agent = spawn(SKELETON.format(service="early", url=mortal.url), reach=mortal, key=key)
-    wait_until(lambda: "cannot be reached" in agent.output, "the warning", 10)
-    mortal.start()
-    wait_ready(mortal, "early", agent)
-    assert agent.output.count("WARNING") == agent.output.count("WARNING agent_reach: unreachable") == 1
-
-
 def test_the_command_line_tells_success_by_its_status(reach: Instance, spawn: Spawn) -> None:
     data = spawn(DATA_QUERY, reach=reach, key=key_for(reach, "data-query", "register"))
     wait_ready(reach, "data-query", data)
@@ -303,9 +319,8 @@ def test_the_command_line_tells_success_by_its_status(reach: Instance, spawn: Sp
     assert (good.returncode, json.loads(good.stdout)) == (0, {"rows": 1})
     unfit = run("call", "data_query", "{}")
     assert unfit.returncode == 1 and unfit.stdout == "" and "/payload/sql: is required" in unfit.stderr
-    assert run("explain", "data_query", '{"sql": ""}').returncode == 0
     assert run("explain", "data_query", "{}").returncode == 1
-    assert "data-query" in run("services").stdout and "ready" in run("nodes").stdout
+    assert "ready" in run("nodes").stdout
     assert run("doctor").returncode == 0
     bad_key = run("doctor", key="reach_nobodys")
     assert bad_key.returncode == 1 and "REACH_API_KEY" in bad_key.stdout
