@@ -189,6 +189,12 @@ class Lane(Generic[Row]):
             raise
         except psycopg.Error as exc:
             await self.write_singly(connection, prepared, group, exc)
+        except Exception as exc:  # a bug: whoever waits for this group must hear of it
+            for item in group:
+                if not item.written.done():
+                    item.written.set_exception(exc)
+            await self.drop_connection()
+            raise
         finally:
             self.flushing_since = None
 
