@@ -28,8 +28,10 @@ run: install
 demo: install
 	@exec $(VENV_PYTHON) -m demo
 
+# The acceptance tests start whole instances and watch the clock: one at a time, with the machine to themselves.
 test: install-dev
-	$(VENV_PYTHON) -m pytest $(ARGS)
+	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile tests/unit tests/contract tests/integration sdk/tests $(ARGS)
+	$(VENV_PYTHON) -m pytest -q tests/acceptance $(ARGS)
 
 check: install-dev
 	$(VENV_PYTHON) -m ruff check .
