@@ -68,7 +68,7 @@ def works_on(agent: Agent) -> Callable[[Invocation], Any]:
 
 
 async def callers_at_work(agents: dict[str, Agent], asked: list[Asked], over: asyncio.Event, reach: Instance) -> None:
-    """Callers who ask on and on until `over`, whatever they are told."""
+    """Callers who ask on and on until `over`, whatever they are told. Raises TimeoutError when one is told nothing."""
     chance = random.Random(11)
 
     async def caller(session: aiohttp.ClientSession) -> None:
@@ -92,8 +92,8 @@ async def callers_at_work(agents: dict[str, Agent], asked: list[Asked], over: as
                 await asyncio.sleep(0.05)
 
     headers = {"Authorization": f"Bearer {reach.key}"}
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(reach.url, headers=headers, connector=connector) as session:
+    connector, patience = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=LONG_MS / 1000 + 15)
+    async with aiohttp.ClientSession(reach.url, headers=headers, connector=connector, timeout=patience) as session:
         await asyncio.gather(*(caller(session) for _ in range(CALLERS)))
 
 
