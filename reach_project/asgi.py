@@ -1,6 +1,7 @@
 """The ASGI application: the lean handler for hot bearer requests, stock Django for all else, and the lifespan."""
 
 import asyncio
+import gc
 import logging
 import os
 import re
@@ -108,6 +109,8 @@ async def lifespan(receive: Receive, send: Send) -> None:
     health.parts["snapshot"] = lambda: snapshot_trouble(parts)
     health.start()
     storing = asyncio.create_task(store_refusals(parts))
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: no collection has to walk it again while calls wait
     await send({"type": "lifespan.startup.complete"})
     await receive()
     health.stop()

@@ -261,6 +261,9 @@ LOGGING = {
 REACH_MAX_BODY_BYTES = limit("REACH_MAX_BODY_BYTES", 1_048_576, "bytes", "one request must not fill a process")
 REACH_MAX_RESPONSE_BYTES = limit("REACH_MAX_RESPONSE_BYTES", 4_194_304, "bytes", "a node's answer; likewise")
 REACH_MAX_JSON_DEPTH = limit("REACH_MAX_JSON_DEPTH", 64, "levels", "deeper documents are attacks or mistakes")
+REACH_MAX_JSON_CONTAINERS = limit(
+    "REACH_MAX_JSON_CONTAINERS", 50_000, "arrays and objects", "1 MiB of `[],` would hold 350,000 and keep all waiting"
+)
 REACH_MAX_CONTEXT_BYTES = limit("REACH_MAX_CONTEXT_BYTES", 16_384, "bytes", "`context` travels along every hop")
 REACH_BODY_TIMEOUT_S = limit("REACH_BODY_TIMEOUT_S", 10.0, "s", "a body that trickles in holds a connection")
 DATA_UPLOAD_MAX_MEMORY_SIZE = REACH_MAX_BODY_BYTES

@@ -58,7 +58,12 @@ def read_body(request: Request | HttpRequest, decoder: msgspec.json.Decoder = an
         raise too_large()
     if body and not is_json(request.META.get("CONTENT_TYPE", "")):
         raise UnsupportedMediaType("send application/json")
-    return decode_strict(body or b"{}", decoder, max_depth=settings.REACH_MAX_JSON_DEPTH)
+    return decode_strict(
+        body or b"{}",
+        decoder,
+        max_depth=settings.REACH_MAX_JSON_DEPTH,
+        max_containers=settings.REACH_MAX_JSON_CONTAINERS,
+    )
 
 
 def too_large() -> PayloadTooLarge:

@@ -103,7 +103,11 @@ class ReceiptsView(AsyncAPIView):
     )
     async def post(self, request: Request, call_id: UUID) -> HttpResponse:
         check_json(request)
-        posted = parse_receipt(request.body, max_depth=settings.REACH_MAX_JSON_DEPTH)
+        posted = parse_receipt(
+            request.body,
+            max_depth=settings.REACH_MAX_JSON_DEPTH,
+            max_containers=settings.REACH_MAX_JSON_CONTAINERS,
+        )
         status = await take_receipt(call_id, posted, request.auth, parts())
         return json_response({"call_id": str(call_id), "status": status})
 
@@ -134,6 +138,7 @@ def envelope_of(request: Request, key: Key) -> CallEnvelope:
         caller=key.caller,
         received_at_millis=now_millis(),
         max_depth=settings.REACH_MAX_JSON_DEPTH,
+        max_containers=settings.REACH_MAX_JSON_CONTAINERS,
         max_context_bytes=settings.REACH_MAX_CONTEXT_BYTES,
         traceparent=headers.get("HTTP_TRACEPARENT"),
         idempotency_key=headers.get("HTTP_IDEMPOTENCY_KEY"),

@@ -55,9 +55,9 @@ class PostedReceipt(msgspec.Struct, gc=False):
 receipt_decoder = msgspec.json.Decoder(PostedReceipt)
 
 
-def parse_receipt(body: bytes, *, max_depth: int) -> PostedReceipt:
+def parse_receipt(body: bytes, *, max_depth: int, max_containers: int) -> PostedReceipt:
     """JSON → PostedReceipt. Raises InvalidRequest naming the field."""
-    posted = decode_strict(body, receipt_decoder, max_depth=max_depth)
+    posted = decode_strict(body, receipt_decoder, max_depth=max_depth, max_containers=max_containers)
     if posted.kind == "succeeded" and posted.output is msgspec.UNSET:
         raise InvalidRequest("succeeded needs an output", [{"path": "/output", "message": "is required"}])
     if posted.kind == "failed" and posted.error is None:

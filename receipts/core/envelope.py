@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from registry.core.strict_json import decode_strict
+from registry.core.strict_json import MAX_CONTAINERS, decode_strict
 from registry.errors import InvalidRequest
 
 
@@ -96,6 +96,7 @@ def parse_envelope(
     received_at_millis: int,
     max_depth: int,
     max_context_bytes: int,
+    max_containers: int = MAX_CONTAINERS,
     traceparent: str | None = None,
     idempotency_key: str | None = None,
     prefer: str = "",
@@ -104,7 +105,7 @@ def parse_envelope(
 
     Raises InvalidRequest naming the field.
     """
-    asked = decode_strict(body, body_decoder, max_depth=max_depth)
+    asked = decode_strict(body, body_decoder, max_depth=max_depth, max_containers=max_containers)
     if asked.capability is None:
         raise InvalidRequest("capability is required", [{"path": "/capability", "message": "is required"}])
     if asked.mode == "async" or "respond-async" in prefer:

@@ -12,14 +12,21 @@ import msgspec
 from registry.errors import InvalidRequest
 
 PLACE = re.compile(r"^(?P<message>.*?) - at `(?:key` in `)?\$?(?P<path>.*)`$", re.S)
+MAX_CONTAINERS = 50_000
+"""Arrays and objects of one document, where nobody says otherwise (REACH_MAX_JSON_CONTAINERS)."""
 anything = msgspec.json.Decoder()
 
 
-def decode_strict(body: bytes, decoder: msgspec.json.Decoder = anything, *, max_depth: int) -> Any:
+def decode_strict(
+    body: bytes, decoder: msgspec.json.Decoder = anything, *, max_depth: int, max_containers: int = MAX_CONTAINERS
+) -> Any:
     """Bytes → the decoder's type. Raises InvalidRequest with the JSON pointer of the first mistake."""
     try:
-        if body.count(b"[") + body.count(b"{") > max_depth and is_deeper(body, max_depth):
+        brackets = body.count(b"[") + body.count(b"{")
+        if brackets > max_depth and is_deeper(body, max_depth):
             raise InvalidRequest(f"nested deeper than {max_depth} levels")
+        if brackets > max_containers and bare_brackets(body).count(b"[") > max_containers:
+            raise InvalidRequest(f"holds more than {max_containers} arrays and objects")
         if rb"\u0000" in body and rb"\u0000" in unescaped(body):
             raise InvalidRequest("the body holds U+0000", [{"path": "", "message": "holds U+0000"}])
         if not body.isascii():
@@ -54,17 +61,24 @@ NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[{]}"'))
 def is_deeper(body: bytes, max_depth: int) -> bool:
     """Whether a JSON text is nested deeper, without decoding it and quickly whatever the text.
 
-    Without escapes the strings are every second piece between quotes; two quotes side by side part nothing. Of the
-    brackets outside them each round takes away the innermost level.
+    Of the brackets outside strings each round takes away the innermost level.
     """
-    bare = unescaped(body).replace(rb"\"", b"").translate(ONE_KIND, NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
-    brackets = b"".join(bare.split(b'"')[::2])
+    brackets = bare_brackets(body)
     for _level in range(max_depth):
         left = brackets.replace(b"[]", b"")
         if len(left) == len(brackets):
             return False  # none left; or no JSON, which the decoder tells
         brackets = left
     return bool(brackets)
+
+
+def bare_brackets(body: bytes) -> bytes:
+    """The brackets of a JSON text that stand outside strings, all as `[` and `]`.
+
+    Without escapes the strings are every second piece between quotes; two quotes side by side part nothing.
+    """
+    bare = unescaped(body).replace(rb"\"", b"").translate(ONE_KIND, NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
+    return b"".join(bare.split(b'"')[::2])
 
 
 def unescaped(body: bytes) -> bytes:

@@ -236,3 +236,13 @@ def test_what_makes_two_requests_the_same():
 
 def test_a_digest_tells_values_apart():
     assert len({digest_of(v) for v in (1, "1", True, None, [1], {"1": 1}, 1.5)}) == 7
+
+
+def test_a_document_may_hold_many_containers_but_not_any_number():
+    def asked(items: str) -> bytes:
+        return b'{"capability": "file_summary", "payload": [%s]}' % items.encode()
+
+    assert len(parsed(asked(",".join(["[]"] * 40_000))).payload) == 40_000
+    assert parsed(asked('"' + "[" * 60_000 + '"')).payload == ["[" * 60_000]
+    with pytest.raises(InvalidRequest, match="arrays and objects"):
+        parsed(asked(",".join(["[]"] * 50_000)))
