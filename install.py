@@ -36,7 +36,7 @@ def main(requirements: str) -> None:
         stamp = VENV / f"installed {requirements}"
         if stamp.exists() and stamp.read_text() == fingerprint():
             return
-        print(f"Installing {requirements} into .venv …", file=sys.stderr, flush=True)
+        print(f"Installing {requirements} into .venv, about a minute the first time …", file=sys.stderr, flush=True)
         if not PYTHON.exists() or not (VENV / "bin" / "pip").exists():
             run(sys.executable, "-m", "venv", "--clear", VENV)
         run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", CHECKOUT / requirements)

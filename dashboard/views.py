@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -37,8 +38,19 @@ def home(request: HttpRequest, not_working: Callable[[], Mapping[str, str]]) -> 
     except DatabaseError:  # the page is most needed when something is broken
         registered = None
     base_url = request.build_absolute_uri("/").rstrip("/")
-    context = {"not_working": why, "registered": registered, "base_url": base_url}
+    context = {
+        "not_working": why,
+        "registered": registered,
+        "base_url": base_url,
+        "credentials": credentials_place(request),
+    }
     return render(request, "dashboard/home.html", context)
+
+
+def credentials_place(request: HttpRequest) -> str:
+    """Where this instance keeps its credentials, said only to its own machine."""
+    at_home = request.META.get("REMOTE_ADDR") in ("127.0.0.1", "::1")
+    return str((settings.REACH_HOME if at_home else Path("$REACH_HOME")) / "credentials.json")
 
 
 def locked_out(request: HttpRequest, *_args: object, **_kwargs: object) -> HttpResponse:

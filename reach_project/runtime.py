@@ -70,7 +70,13 @@ def serve(say: Say) -> None:
         with _preparing_alone():
             migrate(say)
             known, is_new = ensure_credentials(settings.REACH_HOME / "credentials.json", url)
-        say(welcome(url, known if is_new else None))
+        say(
+            welcome(
+                url,
+                known if is_new else None,
+                "" if settings.DATABASE_URL else str(embedded.folders(settings.REACH_HOME)[0]),
+            )
+        )
         server = _server()
         if settings.REACH_ROLE == "all":
             background = undo.enter_context(_Background())
@@ -79,9 +85,11 @@ def serve(say: Say) -> None:
             _run(server, listener)
 
 
-def welcome(url: str, fresh: "Credentials | None") -> str:
+def welcome(url: str, fresh: "Credentials | None", data: str) -> str:
     """What the operator reads at start; the credentials once only."""
     lines = [f"Agent-Reach listens on {url}"]
+    if data:
+        lines.append(f"  data          {data}")
     if fresh:
         lines += [
             f"  admin         {url}/admin/  user {fresh.admin_username}  password {fresh.admin_password}",

@@ -4,6 +4,7 @@ Every `REACH_*` number is declared by `limit()`, which keeps unit, default and r
 `manage.py reach_configuration` writes `docs/configuration.md` from that list.
 """
 
+import logging
 import os
 import secrets
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import environ
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.site import UNFOLD  # noqa: F401  how the admin looks and what its sidebar holds
@@ -214,6 +215,7 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
+    "POSTPROCESSING_HOOKS": ["reach_project.openapi.summarize"],
     "TITLE": "Agent-Reach",
     "DESCRIPTION": "The layer through which a company's AI agents reach each other.",
     "VERSION": "1",
@@ -240,17 +242,24 @@ CELERY_TASK_DEFAULT_QUEUE = "reach"
 
 # --- Logging ---------------------------------------------------------------------------------------------------------
 
+
+def is_our_mistake(record: logging.LogRecord) -> bool:
+    """Whether a request failed by a bug; a refusal is told to who asked."""
+    failure = record.exc_info
+    return bool(failure) and not (isinstance(failure, tuple) and isinstance(failure[1], PermissionDenied))
+
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {  # what is wrong with a request, or not ready yet, is told to who asked
-        "mistakes of ours": {"()": "django.utils.log.CallbackFilter", "callback": lambda record: bool(record.exc_info)}
+        "mistakes of ours": {"()": "django.utils.log.CallbackFilter", "callback": is_our_mistake}
     },
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
-        **{name: {"level": "WARNING"} for name in ("asyncio", "celery", "kombu", "uvicorn", "aiohttp")},
+        **{name: {"level": "WARNING"} for name in ("asyncio", "axes", "celery", "kombu", "uvicorn", "aiohttp")},
         "django.request": {"filters": ["mistakes of ours"]},
         "django.security.DisallowedHost": {"level": "CRITICAL"},  # likewise
     },

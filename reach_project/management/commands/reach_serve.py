@@ -8,6 +8,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: object, **options: object) -> None:
         try:
-            runtime.serve(self.stdout.write)
+            runtime.serve(self.say)
         except runtime.CannotStart as exc:
             raise CommandError(str(exc)) from exc
+
+    def say(self, text: str) -> None:
+        """One line at once, also where nobody watches a terminal: a service manager shows what was printed."""
+        self.stdout.write(text)
+        self.stdout.flush()
