@@ -28,10 +28,11 @@ run: install
 demo: install
 	@exec $(VENV_PYTHON) -m demo
 
-# The acceptance tests start whole instances and watch the clock: one at a time, with the machine to themselves.
+# Some acceptance tests watch the clock: those run one at a time, with the machine to themselves.
+TOGETHER := tests/unit tests/contract tests/integration sdk/tests $(addprefix tests/acceptance/,running sdk demo)
 test: install-dev
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile tests/unit tests/contract tests/integration sdk/tests $(ARGS)
-	$(VENV_PYTHON) -m pytest -q tests/acceptance $(ARGS)
+	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile $(TOGETHER) $(ARGS)
+	$(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) $(ARGS)
 
 check: install-dev
 	$(VENV_PYTHON) -m ruff check .
