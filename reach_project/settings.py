@@ -325,4 +325,3 @@ REACH_MAX_ROUTES = limit("REACH_MAX_ROUTES", 5000, "routes", "of one table")
 REACH_ALLOWED_ADDRESSES = limit(
     "REACH_ALLOWED_ADDRESSES", "", "comma list", "CIDRs and host names nodes may have; empty = all but link-local"
 )
-REACH_METRICS_PUBLIC = limit("REACH_METRICS_PUBLIC", False, "bool", "whether /metrics needs no key")
