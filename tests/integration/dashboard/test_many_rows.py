@@ -1,13 +1,16 @@
 """The lists stay quick when there is much: nothing is counted, and the first pages come from an index."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
+from receipts.partitions import ensure_partitions
 from registry.models import AuditEvent, Node
 from tests.integration.dashboard.sample import TRACE, a_call, a_node
 
@@ -31,6 +34,8 @@ FROM (SELECT n, (extract(epoch FROM now()) * 1000)::bigint - n * 100 AS ms FROM 
 
 
 def make_calls(many: int) -> None:
+    """Calls of the last hours, whatever the time of day: those of yesterday have their partition too."""
+    ensure_partitions(timezone.now() - timedelta(days=1), hours=24, ahead=1)
     with connection.cursor() as cursor:
         cursor.execute(MANY_CALLS, [many])
         cursor.execute("ANALYZE calls")
