@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy, gettext_noop
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from registry.audit import audit
 from registry.console import actor
-from registry.services import audit
 
 OURS = ("registry", "receipts", "routing", "auth")
 VERBS = {

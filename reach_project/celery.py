@@ -31,7 +31,8 @@ def schedule(sender: Celery, **_: object) -> None:
         entry["task"]: entry
         for entry in (
             every("registry.sweep_nodes", 1.0),
-            every("registry.probe_waiting", settings.REACH_PROBE_OUT_INTERVAL_S),
+            every("registry.probe_due", 1.0),
+            every("registry.knock", settings.REACH_KNOCK_INTERVAL_S),
             every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
             every("routing.sync_route_file", 10.0),
             every("receipts.maintain_partitions", 600.0),

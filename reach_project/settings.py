@@ -317,7 +317,21 @@ REACH_RETENTION_DAYS = limit("REACH_RETENTION_DAYS", 30, "days", "older calls an
 # --- Registry --------------------------------------------------------------------------------------------------------
 
 REACH_PROBE_TIMEOUT_S = limit("REACH_PROBE_TIMEOUT_S", 2.0, "s", "a zero-cost task that takes longer is not ready")
-REACH_PROBE_OUT_INTERVAL_S = limit("REACH_PROBE_OUT_INTERVAL_S", 2.0, "s", "how often a node that is out is probed")
+REACH_PROBE_INTERVAL_S = limit("REACH_PROBE_INTERVAL_S", 10.0, "s", "how often a ready node is probed, at most")
+REACH_PROBE_OUT_INTERVAL_S = limit(
+    "REACH_PROBE_OUT_INTERVAL_S", 2.0, "s", "how often a node that is out, or failed its last probe, is probed"
+)
+REACH_PROBE_FAILURES_OUT = limit(
+    "REACH_PROBE_FAILURES_OUT", 2, "probes", "failures in a row that take a ready node out; one success brings it back"
+)
+REACH_PROBE_SHARD_NODES = limit("REACH_PROBE_SHARD_NODES", 250, "nodes", "probed side by side by one task")
+REACH_KNOCK_INTERVAL_S = limit(
+    "REACH_KNOCK_INTERVAL_S", 1.0, "s", "how often every ready node is connected to: a dead one is noticed at once"
+)
+REACH_KNOCK_TIMEOUT_S = limit("REACH_KNOCK_TIMEOUT_S", 1.0, "s", "a node that takes no connection so long is suspect")
+REACH_SUSPICION_S = limit(
+    "REACH_SUSPICION_S", 5.0, "s", "a dispatcher whose connection to a node failed takes it last for so long"
+)
 REACH_MAX_SCHEMA_BYTES = limit("REACH_MAX_SCHEMA_BYTES", 65_536, "bytes", "one declared JSON Schema")
 REACH_MAX_SCHEMA_DEPTH = limit("REACH_MAX_SCHEMA_DEPTH", 32, "levels", "one declared JSON Schema")
 REACH_MAX_CAPABILITIES = limit("REACH_MAX_CAPABILITIES", 200, "capabilities", "of one node")

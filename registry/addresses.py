@@ -150,6 +150,12 @@ def address_refusal(url: str, *, allowed: Collection[str], resolve: Callable[[st
     return host_refusal(host, allowed=allowed, resolve=resolve)
 
 
+def spelled_refusal(url: str, *, allowed: Collection[str]) -> str | None:
+    """Why an address that spells its IP is not allowed (any more); what a name leads to is checked at connection."""
+    spelled = literal_ip(unicodedata.normalize("NFKC", urlsplit(url).hostname or "").rstrip("."))
+    return address_refusal(url, allowed=allowed if spelled else (), resolve=lambda _host: ())
+
+
 def host_refusal(host: str, *, allowed: Collection[str], resolve: Callable[[str], Iterable[str]]) -> str | None:
     """Why nobody may be sent to this host, whether it spells an address or a name."""
     name = unicodedata.normalize("NFKC", host).rstrip(".").lower()

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
-from registry import changes, services
+from registry import changes, clock, health, services
 from registry.auth import session_key
 from registry.console import (
     BAD,
@@ -48,8 +48,16 @@ from registry.console import (
 from registry.core.node import AdminState
 from registry.errors import ReachError
 from registry.forms import KeyForm, RemoveForm, WeightForm
-from registry.models import ApiKey, AuditEvent, Capability, Declaration, Node, Service
-from registry.probes import Evidence
+from registry.models import (
+    ApiKey,
+    AuditEvent,
+    Capability,
+    Declaration,
+    Node,
+    NodeProbe,
+    Service,
+    StatusChange,
+)
 from registry.querysets import NodeQuerySet, able, with_status
 from registry.wording import ADMIN_STATE, AUDIT_ACTION, LEVEL, NODE_STATUS, TIER, label, said
 
@@ -64,6 +72,7 @@ TONE = {
     "disabled": IDLE,
 }
 AUDIT_ROWS_SHOWN = 20
+STATUS_CHANGES_SHOWN = 20
 REGISTER_COMMAND = """curl -X PUT $REACH_API/api/v1/services/doc-summarizer/nodes/a \\
   -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
   -d '{"address": "http://127.0.0.1:9001", "capabilities": [{"name": "file_summary",
@@ -259,6 +268,8 @@ class NodeAdmin(ReadOnlyAdmin):
             "reason": said(obj.status.reason),
             "facts": node_facts(obj),
             "declarations": [offer_shown(declaration) for declaration in declarations],
+            "probes": probes_shown(obj),
+            "statuses": history_shown(obj.history.order_by("-pk")[:STATUS_CHANGES_SHOWN]),
             "history": audit_rows(AuditEvent.objects.filter(target=str(obj)).order_by("-pk")[:AUDIT_ROWS_SHOWN]),
             "buttons": self.buttons(request, obj),
             "metadata": pretty(obj.metadata) if obj.metadata else "",
@@ -335,12 +346,12 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @action(description=gettext_lazy("Probe now"), permissions=["operate"])
     def probe_now(self, request: HttpRequest, nodes: NodeQuerySet) -> HttpResponse | None:
-        found = services.probe_now(Node.objects.present().filter(pk__in=pks(nodes)), by=actor(request))
-        follow(version for _evidence, version in found)
-        ready = sum(evidence.health == "ready" for evidence, _version in found)
+        found = health.probe_now(Node.objects.present().filter(pk__in=pks(nodes)), by=actor(request))
+        follow(probed.version for probed in found)
+        ready = sum(not probed.evidence.trouble for probed in found)
         if back_to(request) and len(found) == 1:
-            node = self.get_queryset(request).get(pk=found[0][0].node_pk)
-            context = self.details(request, node) | {"evidence": evidence_shown(found[0][0])}
+            node = self.get_queryset(request).get(pk=found[0].evidence.node_pk)
+            context = self.details(request, node) | {"asked_now": True}
             return self.page(request, self.detail_template, str(node), original=node, **context)
         told = ngettext(
             "%(n)s node was probed, %(ready)s is ready.", "%(n)s nodes were probed, %(ready)s are ready.", len(found)
@@ -504,20 +515,61 @@ def rate_words(declaration: Declaration) -> str:
     return _("%(rate)s calls a second") % {"rate": f"{declaration.rate_per_s:g}"}
 
 
-def evidence_shown(evidence: Evidence) -> dict[str, Any]:
-    """What a probe asked, was answered and concluded."""
-    asked = [(_("Liveness"), evidence.live), (_("Readiness"), evidence.ready)]
+def evidence_shown(evidence: dict[str, Any]) -> dict[str, Any]:
+    """What a probe asked, was answered and concluded, as it is stored."""
     exchanges = []
-    for what, exchange in asked:
+    for what, exchange in ((_("Liveness"), evidence["live"]), (_("Readiness"), evidence["ready"])):
         if exchange is not None:
-            document = exchange.document()
-            error = document["error"] and said(document["error"])
-            exchanges.append((what, document | {"error": error, "took": duration(exchange.duration_ms)}))
-    return {
-        "status": badge(label(NODE_STATUS, evidence.health), TONE.get(evidence.health, IDLE)),
-        "reason": said(evidence.reason),
-        "exchanges": exchanges,
+            error = exchange["error"] and said(exchange["error"])
+            exchanges.append((what, exchange | {"error": error, "took": duration(exchange["duration_ms"])}))
+    if evidence["inconclusive"]:
+        found = badge(_("Says nothing: the reach was too busy to hear an answer"), WARN)
+    else:
+        found = badge(_("Passed"), GOOD) if evidence["passed"] else badge(_("Failed"), BAD)
+    return {"found": found, "reason": said(evidence["trouble"]), "exchanges": exchanges}
+
+
+def probes_shown(node: Node) -> dict[str, Any] | None:
+    """How probes of a node stand; None before the first one."""
+    standing = NodeProbe.objects.filter(pk=node.pk, checked_at__isnull=False).first()
+    if standing is None or standing.evidence is None:
+        return None
+    failures = ""
+    if standing.failures:
+        counted = ngettext("%(n)s failure in a row", "%(n)s failures in a row", standing.failures)
+        failures = counted % {"n": standing.failures}
+    return evidence_shown(standing.evidence) | {
+        "at": moment(standing.checked_at),
+        "next": moment(standing.due_at),
+        "failures": failures,
+        "bars": bars(standing.recent_ms),
     }
+
+
+def bars(recent_ms: list[float | None]) -> list[dict[str, Any]]:
+    """The last probes as bars, the newest last: `height` in percent of the slowest; a failed one is full and red."""
+    slowest = max((ms for ms in recent_ms if ms), default=1.0)
+    return [
+        {"failed": ms is None, "height": 100 if ms is None else max(6, round(100 * ms / slowest)), "took": duration(ms)}
+        for ms in reversed(recent_ms)
+    ]
+
+
+def history_shown(changes: Iterable[StatusChange]) -> list[dict[str, Any]]:
+    """Status changes, the newest first, each with how long it lasted."""
+    shown, until = [], clock.now()
+    for change in changes:
+        shown.append(
+            {
+                "at": moment(change.at),
+                "status": badge(label(NODE_STATUS, change.status), TONE.get(change.status, IDLE)),
+                "reason": said(change.reason),
+                "lasted": duration(between(change.at, until)),
+                "evidence": evidence_shown(change.evidence) if change.evidence else None,
+            }
+        )
+        until = change.at
+    return shown
 
 
 # --- Capabilities ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from registry import services
+from registry import health, services
 from registry.auth import OBSERVE, check_may, check_service
 from registry.changes import wait_until_followed
 from registry.errors import InvalidRequest, NotFound
@@ -23,7 +23,9 @@ from registry.serializers import (
     capability_document,
     key_document,
     node_document,
+    node_in_full,
     service_document,
+    status_change_document,
 )
 
 REGISTERING = ("register", "operate")
@@ -80,7 +82,7 @@ class NodeView(APIView):
 
     @extend_schema(responses=dict)
     def get(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
-        return json_response(node_document(shown_node(service_id, node_id)))
+        return json_response(node_in_full(shown_node(service_id, node_id)))
 
     @extend_schema(request={"application/json": described(NodePatchBody)}, responses=dict)
     def patch(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
@@ -93,7 +95,7 @@ class NodeView(APIView):
                 service_id, node_id, weight=body.weight, admin_state=body.admin_state, by=request.auth.caller
             )
         )
-        return json_response(node_document(shown_node(service_id, node_id)))
+        return json_response(node_in_full(shown_node(service_id, node_id)))
 
     @extend_schema(parameters=[OpenApiParameter("drain_s", float)], responses={202: dict, 204: None})
     def delete(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
@@ -129,12 +131,25 @@ class ProbeView(APIView):
     def post(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
         check_may(request.auth, "registry.change_node")
         node = Node.objects.present().filter(service=service_id, node_id=node_id)
-        found = services.probe_now(node, by=request.auth.caller)
+        found = health.probe_now(node, by=request.auth.caller)
         if not found:
             raise NotFound(f"there is no node {service_id}/{node_id}")
-        [(evidence, version)] = found
-        followed(version)
-        return json_response(evidence.document())
+        followed(found[0].version)
+        return json_response(found[0].document())
+
+
+class HistoryView(APIView):
+    """How a node's status has changed, the newest first, with the evidence where a probe decided."""
+
+    scopes = {"GET": OBSERVE}
+
+    @extend_schema(operation_id="node_history", parameters=PAGED, responses=dict)
+    def get(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
+        node = Node.objects.filter(service=service_id, node_id=node_id).first()
+        if node is None:
+            raise NotFound(f"there is no node {service_id}/{node_id}")
+        rows, cursor = page(node.history.all(), request, ["-pk"])
+        return page_response(rows, cursor, status_change_document)
 
 
 class NodesView(APIView):

@@ -1,7 +1,6 @@
 """Who is calling, and what they may do: one key ring in memory for every view, one look-up where it misses."""
 
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from django.db import connection
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
+from registry.clock import now_millis
 from registry.errors import Forbidden, Unauthenticated
 
 SCOPES = ("register", "dispatch", "observe", "operate")
@@ -78,10 +78,6 @@ def key_of_row(row: Sequence[Any] | Mapping[str, Any]) -> tuple[str, Key]:
 
 def millis(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
-
-
-def now_millis() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def bearer_of(header: str | None) -> str | None:

@@ -28,8 +28,8 @@ from registry.auth import (
     fetch_key,
     find_key,
     keyring,
-    now_millis,
 )
+from registry.clock import now_millis
 from registry.core.strict_json import anything, decode_strict
 from registry.errors import InvalidRequest, PayloadTooLarge, Unauthenticated, UnsupportedMediaType
 

@@ -118,6 +118,49 @@ class NodeLease(models.Model):
         return f"lease of {self.node_id}"
 
 
+class NodeProbe(models.Model):
+    """How probes of a node stand. Written by every probe, so kept apart from the node, like its lease."""
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, primary_key=True, related_name="probe")
+    due_at = models.DateTimeField(_("probed next"), default=timezone.now)
+    checked_at = models.DateTimeField(_("last probed"), null=True)
+    failures = models.PositiveIntegerField(_("failures in a row"), default=0)
+    evidence = models.JSONField(_("evidence of the last probe"), null=True)
+    recent_ms = ArrayField(
+        models.FloatField(null=True), verbose_name=_("answer times of the last probes"), default=list
+    )
+    """Milliseconds, the newest first; None for a probe that failed."""
+
+    class Meta:
+        verbose_name = _("probe")
+        verbose_name_plural = _("probes")
+        indexes = [models.Index(fields=["due_at"], name="probes_by_due_at")]
+
+    def __str__(self) -> str:
+        return f"probes of {self.node_id}"
+
+
+class StatusChange(models.Model):
+    """A node's visible status from one moment on, with the evidence where a probe decided it; rows are only added."""
+
+    node = models.ForeignKey(Node, verbose_name=_("node"), on_delete=models.CASCADE, related_name="history")
+    at = models.DateTimeField(_("at"))
+    status = models.CharField(_("status"), max_length=16)
+    reason = models.TextField(_("reason"), blank=True, default="")
+    evidence = models.JSONField(_("evidence"), null=True)
+
+    class Meta:
+        verbose_name = _("status change")
+        verbose_name_plural = _("status changes")
+        indexes = [
+            models.Index(fields=["node", "-id"], name="history_of_a_node"),
+            models.Index(fields=["at"], name="status_changes_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} {self.status}"
+
+
 class Capability(models.Model):
     """A task by name. Once declared it stays known, with or without a provider."""
 

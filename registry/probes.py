@@ -2,20 +2,19 @@
 
 import asyncio
 import json
-import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import aiohttp
 
-from registry.addresses import ip_refusal
-from registry.core.health import Heard, Reply, health_after
-from registry.core.node import Health
+from registry import clock
+from registry.addresses import spelled_refusal
+from registry.connecting import GuardedResolver, Refused, make_socket
+from registry.core.health import Heard, Reply, trouble_of
 from registry.signing import signature_headers
 
 READY_BODY = b'{"probe":true,"capability":null}'
@@ -64,23 +63,31 @@ class Evidence:
     checked_at: datetime
     live: Exchange
     ready: Exchange | None
-    health: Health
-    reason: str
+    trouble: str
+    """Why it does not prove the node fit; "" when it does."""
+    inconclusive: bool = False
+    """The reach was too busy to hear an answer in time: the silence says nothing of the node."""
+
+    @property
+    def judge(self) -> Exchange:
+        """The exchange that decides."""
+        return self.ready or self.live
+
+    @property
+    def is_silence(self) -> bool:
+        return self.judge.reply.heard is Heard.SILENCE
 
     def document(self) -> dict[str, Any]:
         return {
             "address": self.address,
-            "checked_at": self.checked_at,
-            "status": self.health.value,
-            "status_reason": self.reason,
+            "checked_at": self.checked_at.isoformat(),
+            "passed": not self.trouble,
+            "trouble": self.trouble,
+            "inconclusive": self.inconclusive,
             "judged_by": "readiness" if self.ready else "liveness alone: the node declares no readiness endpoint",
             "live": self.live.document(),
             "ready": self.ready and self.ready.document(),
         }
-
-
-class Refused(OSError):
-    """The reach itself does not connect there."""
 
 
 def probe(targets: Sequence[Target], *, timeout_s: float, allowed: Collection[str]) -> list[Evidence]:
@@ -89,47 +96,71 @@ def probe(targets: Sequence[Target], *, timeout_s: float, allowed: Collection[st
 
 
 async def probe_all(targets: Sequence[Target], *, timeout_s: float, allowed: Collection[str]) -> list[Evidence]:
+    """Probe nodes on this loop. What a silence says is left open when the loop itself was too late to listen."""
     gate = asyncio.Semaphore(AT_ONCE)
+    connector = aiohttp.TCPConnector(
+        limit=0, force_close=True, socket_factory=make_socket, resolver=GuardedResolver(allowed)
+    )
+    async with aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=timeout_s * 0.75),  # so that the two are told apart
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
 
-    async def one(target: Target) -> Evidence:
-        async with gate:
-            return await probe_node(target, timeout_s=timeout_s, allowed=allowed)
+        async def one(target: Target) -> Evidence:
+            async with gate:
+                return await probe_node(session, target, allowed)
 
-    return await asyncio.gather(*map(one, targets))
+        async with Punctuality() as own:
+            found = await asyncio.gather(*map(one, targets))
+    if own.late_s > timeout_s / 4:
+        return [replace(evidence, inconclusive=evidence.is_silence) for evidence in found]
+    return found
 
 
-async def probe_node(target: Target, *, timeout_s: float, allowed: Collection[str]) -> Evidence:
+class Punctuality:
+    """How late this event loop was at worst (s) while the block ran: a busy reach must not call a node silent."""
+
+    EVERY_S = 0.05
+
+    def __init__(self) -> None:
+        self.late_s = 0.0
+
+    async def __aenter__(self) -> "Punctuality":
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(self.EVERY_S)
+            self.late_s = max(self.late_s, time.monotonic() - before - self.EVERY_S)
+
+
+async def probe_node(session: aiohttp.ClientSession, target: Target, allowed: Collection[str]) -> Evidence:
     """Ask one node whether it lives and whether it can work, both at once."""
-    checked_at = datetime.now(UTC)
-    connector = aiohttp.TCPConnector(socket_factory=guarded_sockets(target.address, allowed), force_close=True)
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        asked = [ask(session, target, "GET", target.live_path, b"")]
-        if target.ready_path is not None:
-            asked.append(ask(session, target, "POST", target.ready_path, READY_BODY))
-        live, *rest = await asyncio.gather(*asked)
-    ready = rest[0] if rest else None
-    health, reason = health_after(live.reply, ready.reply if ready else None)
-    return Evidence(target.node_pk, target.address, checked_at, live, ready, health, reason)
-
-
-def guarded_sockets(address: str, allowed: Collection[str]) -> Callable[[Any], socket.socket]:
-    """A socket factory that looks at the very address that is about to be connected to."""
-    host = urlsplit(address).hostname or ""
-
-    def open_socket(info: tuple[Any, ...]) -> socket.socket:
-        family, kind, protocol, _name, peer = info
-        if why := ip_refusal(str(peer[0]), host=host, allowed=allowed):
-            raise Refused(why)
-        return socket.socket(family, kind, protocol)
-
-    return open_socket
+    checked_at = clock.now()
+    asked = [("GET", target.live_path, b"")]
+    if target.ready_path is not None:
+        asked.append(("POST", target.ready_path, READY_BODY))
+    if why := spelled_refusal(target.address, allowed=allowed):
+        refused = Reply(Heard.FORBIDDEN, reason=f"not connected: {why}")
+        seen = [Exchange(method, target.address + path, refused, "", 0.0) for method, path, _body in asked]
+    else:
+        seen = await asyncio.gather(*(ask(session, target, *request) for request in asked))
+    live, ready = seen[0], seen[1] if len(seen) > 1 else None
+    return Evidence(
+        target.node_pk, target.address, checked_at, live, ready, trouble_of(live.reply, ready.reply if ready else None)
+    )
 
 
 async def ask(session: aiohttp.ClientSession, target: Target, method: str, path: str, body: bytes) -> Exchange:
     """One signed request of a probe, whatever comes of it."""
     url = target.address + path
-    headers = signature_headers(target.signing_secret, f"probe_{uuid4().hex}", int(time.time()), body)
+    headers = signature_headers(target.signing_secret, f"probe_{uuid4().hex}", int(clock.now_s()), body)
     headers |= {"X-Reach-Probe": "1", "Content-Type": "application/json"}
     started, text = time.perf_counter(), ""
     try:
@@ -157,6 +188,8 @@ def understood(status: int, text: str) -> Reply:
 def failed(exc: Exception) -> Reply:
     """Why no answer came."""
     cause = exc.os_error if isinstance(exc, aiohttp.ClientConnectorError) else exc
+    if isinstance(exc, aiohttp.ConnectionTimeoutError):
+        return Reply(Heard.UNREACHABLE, reason="no connection in time")
     if isinstance(cause, TimeoutError):
         return Reply(Heard.SILENCE)
     if isinstance(cause, ConnectionRefusedError):

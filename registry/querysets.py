@@ -30,12 +30,12 @@ class NodeQuerySet(models.QuerySet):
         """Present, and not about to leave."""
         return self.present().filter(drain_until=None)
 
-    def waiting_for_proof(self) -> "NodeQuerySet":
-        """Nodes that a successful probe would bring into the pool."""
-        return self.staying().filter(~Q(health=Health.READY), lease__expired=False)
+    def in_the_pool(self) -> "NodeQuerySet":
+        """Nodes that calls may go to."""
+        return self.filter(able())
 
     def leaving_is_over(self, now) -> "NodeQuerySet":
         return self.present().filter(drain_until__lte=now)
 
     def for_display(self) -> "NodeQuerySet":
-        return self.present().select_related("lease").prefetch_related("declarations")
+        return self.present().select_related("lease", "probe").prefetch_related("declarations")

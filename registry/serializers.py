@@ -12,7 +12,7 @@ from registry.core.lease import HEARTBEATS_PER_LEASE, lease_terms
 from registry.core.node import AdminState
 from registry.core.rates import parse_rate
 from registry.errors import InvalidRequest
-from registry.models import ApiKey, Declaration, Node, Service
+from registry.models import ApiKey, Declaration, Node, Service, StatusChange
 from registry.schemas import JSONSchema, check_schema
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}\Z"
@@ -186,6 +186,7 @@ def node_document(node: Node) -> dict[str, Any]:
         "status_reason": status.reason,
         "status_since": node.status_since,
         "registered_at": node.registered_at,
+        "last_probe_at": node.probe.checked_at if hasattr(node, "probe") else None,
         "last_heartbeat_at": node.lease.last_heartbeat_at,
         "lease_expires_at": node.lease.lease_expires_at,
         "heartbeat_interval_s": node.heartbeat_interval_s,
@@ -195,6 +196,15 @@ def node_document(node: Node) -> dict[str, Any]:
         "requires": node.requires,
         "capabilities": sorted(declaration.capability_id for declaration in node.declarations.all()),
     }
+
+
+def node_in_full(node: Node) -> dict[str, Any]:
+    """One node with the evidence of its last probe."""
+    return node_document(node) | {"last_probe": node.probe.evidence if hasattr(node, "probe") else None}
+
+
+def status_change_document(change: StatusChange) -> dict[str, Any]:
+    return {"at": change.at, "status": change.status, "reason": change.reason, "evidence": change.evidence}
 
 
 def service_document(service: Service) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Verbs of the registry: one transaction each, its audit row, and one bump when dispatchers must know."""
 
-import logging
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -13,41 +12,32 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
 from django.db import transaction
 from django.db.models import F
-from django.utils import timezone
-from kombu.exceptions import OperationalError
 from msgspec import UNSET, UnsetType
 
-from registry import changes, schemas
+from registry import changes, clock, schemas
 from registry.addresses import allowed_addresses, check_address
+from registry.audit import audit
 from registry.auth import SCOPES, Key, digest_of
 from registry.core.lease import absence
 from registry.core.node import AdminState, Health
 from registry.core.rates import parse_rate
 from registry.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from registry.health import probe_at_once, remember, set_admin_state, set_health
 from registry.models import (
     ApiKey,
-    AuditEvent,
     Capability,
     Declaration,
     LeaseSweep,
     Node,
     NodeLease,
     Service,
+    StatusChange,
 )
-from registry.probes import Evidence, Target, probe
-from registry.querysets import NodeQuerySet
 from registry.serializers import NodeBody, check_declaration
 from registry.signing import decrypt, encrypt, new_signing_secret
 
-logger = logging.getLogger(__name__)
-
 PROBE_PENDING = "registered, not yet proven ready"
 REVIVED = "its heartbeat is back, not yet proven ready"
-
-
-def audit(actor: str, action: str, target: str, **detail: Any) -> None:
-    """Write down what an operator did, inside the caller's transaction."""
-    AuditEvent.objects.create(actor=actor, action=action, target=target, detail=detail)
 
 
 # --- Registration ----------------------------------------------------------------------------------------------------
@@ -75,7 +65,7 @@ def register_node(service_id: str, node_id: str, body: NodeBody, *, by: Key) -> 
         max_metadata_bytes=settings.REACH_MAX_CONTEXT_BYTES,
     )
     address = check_address(body.address, allowed=allowed_addresses())
-    now = timezone.now()
+    now = clock.now()
     with transaction.atomic():
         service = ensure_service(service_id)
         fields = node_fields(body, address)
@@ -93,9 +83,11 @@ def register_node(service_id: str, node_id: str, body: NodeBody, *, by: Key) -> 
             come_back(node, fields, now, anew=created)
             declare(node, body)
         node.lease, _ = NodeLease.objects.update_or_create(node=node, defaults=fresh_lease(node, now))
+        if moved:
+            probe_at_once(node.pk)
+            remember(node, now)
         if by.service_id != service_id:
             audit(by.caller, "register", str(node), address=address)
-        transaction.on_commit(lambda: probe_soon(node.pk))
         version = changes.bump() if changed else None
     return Registered(node, created, decrypt(service.signing_secret), advise(body), version)
 
@@ -184,19 +176,6 @@ def advise(body: NodeBody) -> list[dict[str, str]]:
     )
 
 
-def set_health(node: Node, health: Health, reason: str, now: datetime) -> None:
-    """Change a node in memory; `health_since` moves only with the health itself."""
-    if node.health != health:
-        node.health, node.health_since = health, now
-    node.health_reason = reason
-
-
-def set_admin_state(node: Node, state: AdminState, now: datetime) -> None:
-    """Change a node in memory; `admin_state_since` moves only with the state itself."""
-    if node.admin_state != state:
-        node.admin_state, node.admin_state_since = state, now
-
-
 # --- Heartbeats and leases -------------------------------------------------------------------------------------------
 
 
@@ -212,7 +191,7 @@ def heartbeat(service_id: str, node_id: str, *, in_flight: int | None, declarati
     node = Node.objects.staying().filter(service=service_id, node_id=node_id).first()
     if node is None:
         raise NotFound(f"{service_id}/{node_id} is not registered: register it (again)")
-    now = timezone.now()
+    now = clock.now()
     renewed = fresh_lease(node, now) | {"in_flight": in_flight}
     alive = NodeLease.objects.filter(node=node, expired=False).update(**renewed)
     version = None if alive else revive(node.pk, renewed, now)
@@ -227,7 +206,8 @@ def revive(node_pk: int, renewed: dict[str, Any], now: datetime) -> int:
         NodeLease.objects.filter(node=node).update(**renewed)
         set_health(node, Health.STARTING, REVIVED, now)
         node.save(update_fields=["health", "health_reason", "health_since"])
-        transaction.on_commit(lambda: probe_soon(node.pk))
+        probe_at_once(node.pk)
+        remember(node, now)
         return changes.bump()
 
 
@@ -240,10 +220,15 @@ def expire_leases(now: datetime) -> int:
         running = NodeLease.objects.filter(expired=False, node__in=Node.objects.present())
         if away:
             running.update(lease_expires_at=F("lease_expires_at") + away)
-        expired = running.filter(lease_expires_at__lte=now).update(expired=True, expired_since=now)
+        over = running.filter(lease_expires_at__lte=now).select_related("node").order_by("pk")
+        expired = list(over.select_for_update(of=("self",)))
+        for lease in expired:
+            remember(lease.node, now, expired=True)
         if expired:
+            ended = NodeLease.objects.filter(pk__in=[lease.pk for lease in expired])
+            ended.update(expired=True, expired_since=now)
             changes.bump()
-    return expired
+    return len(expired)
 
 
 # --- Leaving, and what operators decide ------------------------------------------------------------------------------
@@ -260,7 +245,7 @@ def remove_node(service_id: str, node_id: str, *, drain_s: float, by: Key) -> Re
 
     A node that an operator had already taken out has nothing to drain: it goes at once, and keeps that choice.
     """
-    now = timezone.now()
+    now = clock.now()
     with transaction.atomic():
         node = locked(service_id, node_id)
         if node.drain_until is None and node.admin_state == AdminState.ENABLED and drain_s > 0:
@@ -269,12 +254,15 @@ def remove_node(service_id: str, node_id: str, *, drain_s: float, by: Key) -> Re
         elif drain_s == 0 or node.drain_until is None:
             leave(node, now)
         node.save()
+        if node.deleted_at is None:
+            remember(node, now, expired=node.lease.expired)
         audit(by.caller, "remove", str(node), drain_s=drain_s)
         return Removed(node.deleted_at is None, changes.bump())
 
 
 def leave(node: Node, now: datetime) -> None:
-    """Change a node in memory: gone from every list, its row kept for the operator's choices."""
+    """Change a node in memory: gone from every list, its row kept for the operator's choices and its history."""
+    StatusChange.objects.create(node=node, at=now, status="removed")
     if node.drain_until is not None:
         set_admin_state(node, AdminState.ENABLED, now)
     node.deleted_at, node.drain_until = now, None
@@ -301,7 +289,7 @@ def set_operator_choice(
     by: str,
 ) -> int:
     """Overrule a node's weight (None gives it back) or its state, across its restarts. Raises NotFound, Conflict."""
-    now = timezone.now()
+    now = clock.now()
     with transaction.atomic():
         node = locked(service_id, node_id)
         if node.drain_until is not None:
@@ -310,8 +298,11 @@ def set_operator_choice(
         if weight is not UNSET:
             node.operator_weight = chosen["weight"] = weight
         if admin_state is not UNSET:
+            changed = node.admin_state != admin_state
             set_admin_state(node, admin_state, now)
             chosen["admin_state"] = admin_state.value
+            if changed:
+                remember(node, now, expired=node.lease.expired)
         node.save()
         audit(by, "change", str(node), **chosen)
         return changes.bump()
@@ -323,57 +314,6 @@ def locked(service_id: str, node_id: str) -> Node:
     if node is None:
         raise NotFound(f"there is no node {service_id}/{node_id}")
     return node
-
-
-# --- Probes ----------------------------------------------------------------------------------------------------------
-
-
-def probe_nodes(nodes: NodeQuerySet) -> list[tuple[Evidence, int | None]]:
-    """Probe these nodes and keep what was found: each evidence, with the snapshot version that it made, if any."""
-    targets = [
-        Target(
-            node_pk=node.pk,
-            address=node.address,
-            live_path=node.endpoints["live"],
-            ready_path=node.endpoints["ready"],
-            signing_secret=decrypt(node.service.signing_secret),
-        )
-        for node in nodes.select_related("service")
-    ]
-    found = probe(targets, timeout_s=settings.REACH_PROBE_TIMEOUT_S, allowed=allowed_addresses())
-    return [(evidence, record_probe(evidence)) for evidence in found]
-
-
-def probe_now(nodes: NodeQuerySet, *, by: str) -> list[tuple[Evidence, int | None]]:
-    """`probe_nodes` because an operator asks for it: each leaves an audit row."""
-    names = {node.pk: str(node) for node in nodes}
-    found = probe_nodes(nodes)
-    for evidence, _version in found:
-        audit(by, "probe", names[evidence.node_pk], status=evidence.health.value, reason=evidence.reason)
-    return found
-
-
-def record_probe(evidence: Evidence) -> int | None:
-    """Keep what a probe found; None when it says nothing new for dispatchers, or spoke of an address since left."""
-    with transaction.atomic():
-        present = Node.objects.present().select_for_update()
-        node = present.filter(pk=evidence.node_pk, address=evidence.address).first()
-        if node is None or (node.health, node.health_reason) == (evidence.health, evidence.reason):
-            return None
-        moved = node.health != evidence.health
-        set_health(node, evidence.health, evidence.reason, timezone.now())
-        node.save(update_fields=["health", "health_reason", "health_since"])
-        return changes.bump() if moved else None
-
-
-def probe_soon(node_pk: int) -> None:
-    """Have a worker probe the node now. A lost message costs two seconds: `probe_waiting` looks again."""
-    from registry.tasks import probe_node  # tasks call services; this is the one way back
-
-    try:
-        probe_node.apply_async([node_pk], retry=False)
-    except OperationalError as exc:
-        logger.warning("no broker to ask for a probe of node %s: %s", node_pk, exc)
 
 
 # --- Keys, users, groups ---------------------------------------------------------------------------------------------
@@ -414,7 +354,7 @@ def create_service_key(
 ) -> NewKey:
     """A key for a service, which is made when it is new. Raises InvalidRequest, Forbidden."""
     ordered = check_scopes(scopes, held=held)
-    if expires_at is not None and expires_at <= timezone.now():
+    if expires_at is not None and expires_at <= clock.now():
         raise InvalidRequest("expires_at is in the past", [{"path": "/expires_at", "message": "is in the past"}])
     with transaction.atomic():
         service = ensure_service(service_id)
@@ -440,7 +380,7 @@ def new_key(scopes: list[str], *, by: str, secret: str | None = None, **owner: A
 def revoke_key(key_id: str, *, by: str) -> int:
     """End a key for good. Raises NotFound."""
     with transaction.atomic():
-        if not ApiKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=timezone.now()):
+        if not ApiKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=clock.now()):
             raise NotFound(f"there is no key {key_id}")
         audit(by, "revoke key", key_id)
         return changes.bump()

@@ -12,6 +12,7 @@ urlpatterns = [
     path(NODE, api.NodeView.as_view()),
     path(f"{NODE}/heartbeat", api.HeartbeatView.as_view()),
     path(f"{NODE}/probe", api.ProbeView.as_view()),
+    path(f"{NODE}/history", api.HistoryView.as_view()),
     path("nodes", api.NodesView.as_view()),
     path("capabilities", api.CapabilitiesView.as_view()),
     path("capabilities/<str:name>", api.CapabilityView.as_view()),

@@ -21,6 +21,7 @@ NODE_STATUS: Mapping[str, Promise] = {
     "draining": _("Draining"),
     "disabled": _("Disabled"),
     "expired": _("Expired"),
+    "removed": _("Removed"),
 }
 ADMIN_STATE: Mapping[str, Promise] = {
     "enabled": _("Enabled"),
@@ -76,6 +77,12 @@ SENTENCES: list[str] = [
     gettext_noop("its name does not resolve"),
     gettext_noop("TLS fails: %(reason)s"),
     gettext_noop("unreachable: %(reason)s"),
+    gettext_noop("no connection in time"),
+    gettext_noop("no connection: %(reason)s"),
+    gettext_noop("the connection is reset"),
+    gettext_noop("the connection broke after the envelope was sent (%(how)s)"),
+    gettext_noop("its TLS certificate is not valid: %(reason)s"),
+    gettext_noop("something before it answered %(status)s"),
     gettext_noop("not connected: %(reason)s"),
     gettext_noop("%(node)s is leaving; it can be changed when it has registered again"),
     gettext_noop("there is no node %(node)s"),

@@ -14,11 +14,12 @@ from receipts.api import call_document, receipt_documents, visible_call
 from receipts.core.envelope import CallEnvelope, EnvelopeBody, parse_envelope
 from receipts.errors import CallFailed
 from registry.auth import Key
+from registry.clock import now_millis
 from registry.errors import UnsupportedMediaType
 from registry.http import AsyncAPIView, described, invalid_parameter, is_json, json_response
 from routing.core.plan import Attempt, Stop, matching_ids
 from routing.dispatch import Result, begin, decide, ended_call, submit
-from routing.live import now_millis, parts
+from routing.live import parts
 from routing.node_receipts import PostedReceipt, parse_receipt, take_receipt
 
 ANY_CALLER = ("observe", "operate", "dispatch")

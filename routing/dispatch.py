@@ -23,10 +23,11 @@ from receipts.errors import IdempotencyConflict
 from receipts.journal import Existing
 from receipts.reading import StoredCall, find_lineage, read_call
 from receipts.rows import CallRow, MoveRow, ReceiptRow, json_of
+from registry.clock import now_millis
 from registry.errors import Unavailable
 from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, next_step
 from routing.core.pool import standing_refusal
-from routing.live import LiveParts, now_millis
+from routing.live import LiveParts
 
 END_GRACE_S = 2.0
 """Beyond its deadline a caller waits so long (s) for the end to be written."""
@@ -216,6 +217,8 @@ async def dispatch(
             parts.load.release(node.key)
         if outcome is None:
             return await told_by_the_database(call, parts)
+        if outcome.unreached:
+            parts.suspect(node.key, outcome.reason)
         if outcome.ended is Ended.SUCCEEDED and not offer.output.accepts(outcome.output):
             errors = tuple(offer.output.errors(outcome.output, root="/output"))
             outcome = Outcome(Ended.INVALID_OUTPUT, "its answer does not fit the output schema", errors=errors)

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 import uvloop
 from django.conf import settings
+from django.db import OperationalError, connections
 
 from receipts.core.ending import Ending
 from receipts.core.envelope import CallEnvelope
@@ -22,13 +23,16 @@ from receipts.core.lifecycle import Kind
 from receipts.core.recovery import Progress, Seen, Takeover, progress_of, takeover
 from receipts.reading import millis
 from receipts.recovery import claim_orphans, seen_receipts
-from registry.core.node import Node, Offer
+from registry.clock import now_millis
+from registry.core.node import Health, Node, Offer
 from registry.errors import Unavailable
 from registry.schemas import compile_schema
+from registry.tasks import probe_due
 from routing.core.plan import Attempt, Why
 from routing.core.pool import Candidate
+from routing.core.tables import Tables
 from routing.dispatch import OpenCall, Result, close, dispatch, failure_document, go_on, reported_failure, write
-from routing.live import LiveParts, now_millis, start_parts
+from routing.live import LiveParts, start_parts
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +45,17 @@ class Engine:
         self.thread = threading.Thread(target=self.loop.run_forever, name="reach engine", daemon=True)
         self.thread.start()
         self.parts: LiveParts = self.call(start_parts("engine"), timeout_s=30)
-        self.calls: set[asyncio.Task[None]] = set()
+        self.parts.snapshot.when_loaded.append(self.probe_doubted)
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def call(self, work: Coroutine[Any, Any, Any], *, timeout_s: float) -> Any:
         """Run a short coroutine on the loop and wait for it. Raises TimeoutError."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+    def probe_doubted(self, tables: Tables) -> None:
+        """The tables have moved: where a node has just come or is suspected, look at it now, not at the next beat."""
+        if any(node.health in (Health.STARTING, Health.SUSPECT) for node in tables.nodes.values()):
+            self.keep(asyncio.to_thread(probe_in_thread))
 
     async def sweep(self) -> int:
         """Take over orphaned calls and carry them on; returns how many."""
@@ -54,10 +64,14 @@ class Engine:
         except Unavailable:
             return 0
         for row in rows:
-            task = self.loop.create_task(self.carry_on(row))
-            self.calls.add(task)
-            task.add_done_callback(self.calls.discard)
+            self.keep(self.carry_on(row))
         return len(rows)
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it on the loop, and hold it until it has ended."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def carry_on(self, row: dict[str, Any]) -> None:
         try:
@@ -73,10 +87,20 @@ class Engine:
         self.thread.join(5)
 
     async def end(self) -> None:
-        for task in self.calls:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self.calls, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.parts.stop()
+
+
+def probe_in_thread() -> None:
+    """`probe_due` outside of Celery, which would give the thread's database session back by itself."""
+    try:
+        probe_due()
+    except OperationalError:
+        log.warning("nodes wait for their probe: the database is away")
+    finally:
+        connections.close_all()
 
 
 engine: Engine | None = None

@@ -1,17 +1,15 @@
 """One HTTP attempt at one node, as an Outcome. The only file that knows the client library."""
 
 import asyncio
-import socket
 from collections.abc import Collection
-from time import time
 from typing import Any
 
 import aiohttp
 import msgspec
-from aiohttp.abc import ResolveResult
 
 from receipts.core.journey import Ended, Journey, Outcome
-from registry.addresses import forbidden_ip, ip_refusal
+from registry import clock
+from registry.connecting import GuardedResolver, Refused, make_socket
 from registry.core.node import Node
 from registry.signing import signature_headers
 
@@ -47,31 +45,6 @@ decode_answer = msgspec.json.Decoder(NodeAnswer).decode
 decode_any = msgspec.json.Decoder().decode
 
 
-class GuardedResolver(aiohttp.ThreadedResolver):
-    """Names resolve anew at every connection, so what they resolve to is checked there too."""
-
-    def __init__(self, allowed: Collection[str]):
-        super().__init__()
-        self.allowed = allowed
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await super().resolve(host, port, family)
-        for result in found:
-            if why := ip_refusal(result["host"], host=host, allowed=self.allowed):
-                raise OSError(why)
-        return found
-
-
-def make_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket to an address, unless nobody may be sent there, however it was spelled."""
-    family, kind, protocol, _name, where = address
-    if why := forbidden_ip(str(where[0])):
-        raise OSError(why)
-    return socket.socket(family, kind, protocol)
-
-
 class Forwarder:
     """The pooled client of one process. Make it on the event loop that uses it."""
 
@@ -103,7 +76,7 @@ class Forwarder:
         """Send the envelope once and read the answer. The caller bounds the time; cancelling closes the connection."""
         envelope = journey.envelope
         call_id = str(journey.call_id)
-        now = time()
+        now_millis = clock.now_millis()
         body = encode(
             InvokeBody(
                 call_id,
@@ -116,7 +89,7 @@ class Forwarder:
                 envelope.payload,
                 envelope.idempotency_key,
                 journey.deadline_millis or 0,
-                int(now * 1000),
+                now_millis,
                 envelope.urgency,
                 envelope.labels,
                 envelope.session_id,
@@ -128,7 +101,7 @@ class Forwarder:
             "traceparent": f"00-{journey.trace_id}-{call_id[-12:]}{attempt:04x}-01",
         }
         if secret is not None:
-            headers |= signature_headers(secret, f"{call_id}.{attempt}", int(now), body)
+            headers |= signature_headers(secret, f"{call_id}.{attempt}", now_millis // 1000, body)
         try:
             async with self.session.post(
                 node.invoke_url, data=body, headers=headers, allow_redirects=False
@@ -138,9 +111,10 @@ class Forwarder:
                     return Outcome(Ended.TOO_LARGE, f"its answer is larger than {self.max_response_bytes} bytes")
                 return outcome_of(response.status, response.content_type, content)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
-            return Outcome(Ended.NOT_STARTED, connect_sentence(exc))
+            return Outcome(Ended.NOT_STARTED, connect_sentence(exc), unreached=True)
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as exc:
-            return Outcome(Ended.BROKEN, f"the connection broke after the envelope was sent ({type(exc).__name__})")
+            broke = f"the connection broke after the envelope was sent ({type(exc).__name__})"
+            return Outcome(Ended.BROKEN, broke, unreached=True)
         except ValueError as exc:  # an address that is no URL
             return Outcome(Ended.NOT_STARTED, f"the address cannot be used: {exc}")
 
@@ -161,6 +135,8 @@ def connect_sentence(exc: Exception) -> str:
     """Why there was no connection, without addresses of ours in it."""
     if isinstance(exc, aiohttp.ConnectionTimeoutError):
         return "no connection in time"
+    if isinstance(exc, aiohttp.ClientConnectorError) and isinstance(exc.os_error, Refused):
+        return f"not connected: {exc.os_error}"
     if isinstance(exc, aiohttp.ClientConnectorDNSError):
         return "its name does not resolve"
     if isinstance(exc, aiohttp.ClientConnectorCertificateError):
@@ -188,7 +164,7 @@ def outcome_of(status: int, content_type: str, content: bytes) -> Outcome:
         explicit = told if isinstance(told, bool) else None
         return Outcome(Ended.NOT_STARTED, sentence, error=error, retryable=explicit, http_status=status)
     if status in (502, 504) and error is None:
-        return Outcome(Ended.BROKEN, f"something before it answered {status}", http_status=status)
+        return Outcome(Ended.BROKEN, f"something before it answered {status}", http_status=status, unreached=True)
     return Outcome(Ended.FAILED, sentence, error=error, retryable=retryable, http_status=status)
 
 

@@ -1,6 +1,7 @@
 """What one process knows of its nodes from its own calls: the one mutable object of the hot path."""
 
 import math
+from collections.abc import Container
 from time import monotonic
 
 from routing.core.balancing import peak_ewma
@@ -11,8 +12,9 @@ NodeKey = tuple[str, str]
 class NodeLoad:
     """In-flight calls and peak-EWMA latency per node. Single-threaded: one event loop owns it."""
 
-    def __init__(self, *, decay_s: float):
-        self.decay_s = decay_s
+    def __init__(self, *, decay_s: float, suspicion_s: float = 0.0):
+        self.decay_s, self.suspicion_s = decay_s, suspicion_s
+        self.suspected: dict[NodeKey, float] = {}
         self.flying: dict[NodeKey, int] = {}
         self.latencies: dict[NodeKey, tuple[float, float]] = {}
 
@@ -39,6 +41,21 @@ class NodeLoad:
         now = monotonic()
         average, at = self.latencies.get(key, (0.0, now))
         self.latencies[key] = (peak_ewma(average, elapsed_s, now - at, decay_s=self.decay_s), now)
+
+    def suspect(self, key: NodeKey) -> bool:
+        """The way to a node has just failed: it is taken last for a while. True when that is news."""
+        news = key not in self.suspects()
+        if news:
+            self.suspected[key] = monotonic() + self.suspicion_s
+        return news
+
+    def suspects(self) -> Container[NodeKey]:
+        """The nodes to be taken last, by this process's own calls; nearly always none."""
+        if self.suspected:
+            now = monotonic()
+            for key in [key for key, until in self.suspected.items() if until < now]:
+                del self.suspected[key]
+        return self.suspected
 
     def forget(self, known: set[NodeKey]) -> None:
         """Drop what belongs to nodes that are gone."""

@@ -1,10 +1,10 @@
 """The live parts that carry calls on one event loop: made at start, handed to whoever dispatches, stopped in order."""
 
 import asyncio
+import logging
 import random
 from dataclasses import dataclass, field
 from functools import partial
-from time import time
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -15,11 +15,14 @@ from registry.auth import Key, find_key_sql, key_of_row, keyring
 from registry.core.node import Tier
 from registry.database import conninfo
 from registry.errors import Unavailable
+from registry.health import SUSPECT
 from routing.core.plan import Policy
 from routing.core.tables import Tables
 from routing.forwarder import Forwarder
 from routing.health import NodeLoad
 from routing.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class LiveParts:
     idle_timeout_s: float
     wait_poll_s: float
     chance: random.Random = field(default_factory=random.Random)
+    telling: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def tables(self) -> Tables:
@@ -43,15 +47,23 @@ class LiveParts:
             raise Unavailable("the reach is starting: its tables are not loaded yet")
         return tables
 
+    def suspect(self, node: tuple[str, str], reason: str) -> None:
+        """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""
+        if self.load.suspect(node):
+            task = asyncio.get_running_loop().create_task(self.tell_suspicion(node, reason))
+            self.telling.add(task)
+            task.add_done_callback(self.telling.discard)
+
+    async def tell_suspicion(self, node: tuple[str, str], reason: str) -> None:
+        try:
+            await self.journal.read(SUSPECT, reason, *node, reason)
+        except Unavailable:
+            log.warning("%s/%s is suspected here alone: the database is away", *node)
+
     async def stop(self) -> None:
         await self.snapshot.stop()
         await self.forwarder.close()
         await self.journal.stop()
-
-
-def now_millis() -> int:
-    """Epoch milliseconds by the reach's clock."""
-    return int(time() * 1000)
 
 
 def policy_from_settings() -> Policy:
@@ -105,7 +117,7 @@ async def start_parts(role: str) -> LiveParts:
         owner,
         journal,
         snapshot,
-        NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S),
+        NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S, suspicion_s=settings.REACH_SUSPICION_S),
         forwarder,
         policy_from_settings(),
         settings.REACH_IDLE_TIMEOUT_S,

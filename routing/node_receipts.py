@@ -14,11 +14,12 @@ from receipts.core.lifecycle import CallStatus, Kind
 from receipts.errors import CallNotFound, ReceiptRefused
 from receipts.rows import MoveRow, ReceiptRow, json_of
 from registry.auth import Key
+from registry.clock import now_millis
 from registry.core.strict_json import decode_strict
 from registry.errors import Forbidden, InvalidRequest
 from registry.schemas import compile_schema
 from routing.dispatch import failure_document
-from routing.live import LiveParts, now_millis
+from routing.live import LiveParts
 
 LATE_RESULTS_KEPT = 8
 """Of one call: a node that goes on contradicting must not fill the table."""

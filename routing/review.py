@@ -12,7 +12,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from receipts.core.envelope import digest_of
-from registry import changes, services
+from registry import audit as trail
+from registry import changes
 from registry.errors import Conflict, InvalidRequest, NotFound
 from registry.models import AuditEvent
 from routing.core.edits import Document, applied, by_id, undone
@@ -272,7 +273,7 @@ def record_revision(number: int, document: Document, *, by: User, note: str) -> 
 
 def audit(by: User, action: str, change: RouteChange, **detail: Any) -> None:
     told = {key: value for key, value in detail.items() if value != ""}
-    services.audit(f"user:{by.get_username()}", f"route_change.{action}", audit_target(change), **told)
+    trail.audit(f"user:{by.get_username()}", f"route_change.{action}", audit_target(change), **told)
 
 
 def audit_target(change: RouteChange) -> str:

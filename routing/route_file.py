@@ -11,7 +11,8 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from registry import changes, services
+from registry import changes
+from registry.audit import audit
 from registry.errors import InvalidRequest
 from registry.models import AuditEvent
 from routing.core.edits import Document, differ
@@ -103,7 +104,7 @@ def already_seen(path: Path, digest: str) -> bool:
 
 
 def remember(path: Path, digest: str, **detail: str) -> None:
-    services.audit(f"user:{AUTHOR}", READ, str(path), sha256=digest, **detail)
+    audit(f"user:{AUTHOR}", READ, str(path), sha256=digest, **detail)
 
 
 def route_file_user() -> User:

@@ -1,6 +1,6 @@
 """Values with sensible defaults: capabilities as they are declared, nodes as the snapshot holds them, journeys."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import cycle
 from typing import Any
 from uuid import UUID
@@ -60,9 +60,11 @@ def a_node(name: str = "summarizer/n1", *offers: Offer, **more: Any) -> Node:
     return Node(service_id, node_id or "n1", address, offers={o.capability: o for o in given}, **more)
 
 
-def a_candidate(name: str = "summarizer/n1", *, refusal: str | None = None, **more: Any) -> Candidate:
+def a_candidate(
+    name: str = "summarizer/n1", *, refusal: str | None = None, suspect: bool = False, **more: Any
+) -> Candidate:
     node = a_node(name, **more)
-    return Candidate(node, node.offers["file_summary"], refusal)
+    return Candidate(node, node.offers["file_summary"], refusal, suspect)
 
 
 def tables(*nodes: Node, routes: RouteTable = EMPTY_TABLE, known: Iterable[str] = ("file_summary",)) -> Tables:
@@ -88,14 +90,23 @@ def an_attempt(
 class KnownLoad:
     """What a process knows of its nodes, as a test says."""
 
-    def __init__(self, flying: dict[str, int] | None = None, latency_s: dict[str, float] | None = None):
+    def __init__(
+        self,
+        flying: dict[str, int] | None = None,
+        latency_s: dict[str, float] | None = None,
+        suspected: Iterable[str] = (),
+    ):
         self._flying, self._latency_s = flying or {}, latency_s or {}
+        self._suspected = {tuple(name.split("/")) for name in suspected}
 
     def in_flight(self, key: tuple[str, str]) -> int:
         return self._flying.get("/".join(key), 0)
 
     def latency_s(self, key: tuple[str, str]) -> float:
         return self._latency_s.get("/".join(key), 0.0)
+
+    def suspects(self) -> Container[tuple[str, ...]]:
+        return self._suspected
 
 
 def chances(values: Sequence[float]) -> Chance:

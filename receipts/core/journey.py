@@ -43,6 +43,8 @@ class Outcome:
     errors: tuple[dict[str, str], ...] = ()
     recorded: bool = False
     """Its `attempt_failed` receipt is already in the database (the node posted it)."""
+    unreached: bool = False
+    """The way to the node failed (no connection, a broken one, a stranger's 502 or 504): it may be gone."""
 
     @property
     def unknown(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a probe's answers say about a node."""
+"""What a probe's answers say about a node, and what that makes of its health."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,22 +32,35 @@ class Reply:
         return self.heard is Heard.ANSWER and self.status == 200
 
 
-def health_after(live: Reply, ready: Reply | None) -> tuple[Health, str]:
-    """Health and its reason after one probe. `ready` is None when the node declares no such endpoint.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A node's health with its reason, and how many probes in a row have failed."""
 
-    One success proves a node ready, one failure proves the opposite. Readiness alone decides where it is declared;
-    liveness tells a stalled node from a dead one.
+    health: Health
+    reason: str
+    failures: int = 0
+
+    @property
+    def doubted(self) -> bool:
+        """Out, or not sure: looked at again soon."""
+        return self.health is not Health.READY or self.failures > 0
+
+
+def trouble_of(live: Reply, ready: Reply | None) -> str:
+    """Why one probe does not prove the node fit; "" when it does. `ready` is None when the node declares no readiness.
+
+    Readiness alone decides where it is declared; liveness tells a stalled node from a dead one.
     """
     if ready is None:
-        return (Health.READY, "") if live.ok else (Health.NOT_READY, trouble(live))
+        return "" if live.ok else sentence(live)
     if ready.ok and ready.ready:
-        return Health.READY, ""
+        return ""
     if ready.heard is Heard.SILENCE and live.ok:
-        return Health.NOT_READY, "lives, but readiness hangs"
-    return Health.NOT_READY, trouble(ready)
+        return "lives, but readiness hangs"
+    return sentence(ready)
 
 
-def trouble(reply: Reply) -> str:
+def sentence(reply: Reply) -> str:
     """The sentence for a reply that proves nothing good."""
     if reply.heard is Heard.SILENCE:
         return "connects, does not answer"
@@ -60,3 +73,25 @@ def trouble(reply: Reply) -> str:
     if reply.status == 200:
         return 'answers 200 without {"ready": true}'
     return f"answers {reply.status}"
+
+
+def standing_after(standing: Standing, trouble: str, *, failures_out: int) -> Standing:
+    """A node's standing after one more probe.
+
+    One success makes any node ready. A ready node goes out with the `failures_out`-th failure in a row; one that is
+    suspect, or was never proven, has no such credit.
+    """
+    if not trouble:
+        return Standing(Health.READY, "")
+    failures = standing.failures + 1
+    if standing.health is Health.READY and failures < failures_out:
+        return Standing(Health.READY, "", failures)
+    return Standing(Health.NOT_READY, trouble, failures)
+
+
+def next_probe_s(standing: Standing, *, interval_s: float, out_interval_s: float, chance: float) -> float:
+    """Seconds until a node is probed again: the interval, or soon where it is doubted.
+
+    Up to a fifth earlier by `chance` (uniform in [0, 1)), so that nodes that began together do not stay together.
+    """
+    return (out_interval_s if standing.doubted else interval_s) * (1 - chance / 5)

@@ -1,7 +1,7 @@
 """One of the able: weighted, two choices by load, two choices by latency."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from routing.core.pool import Candidate, Field
@@ -16,6 +16,10 @@ class Load(Protocol):
     def in_flight(self, key: tuple[str, str]) -> int: ...
 
     def latency_s(self, key: tuple[str, str]) -> float: ...
+
+    def suspects(self) -> Container[tuple[str, str]]:
+        """Nodes that this process's own calls have just failed to reach."""
+        ...
 
 
 def pick(strategy: str, field: Field, load: Load, chance: Chance) -> Candidate:

@@ -3,13 +3,13 @@
 Pure: tables, load, time and chance are arguments. `explain` runs the same code and sends nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from receipts.core.ending import Ending
 from receipts.core.envelope import CallEnvelope
-from receipts.core.journey import Ended, Journey, Tried
+from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
 from routing.core.balancing import Chance, Load, pick
 from routing.core.matching import FallbackRule, Route, matched_routes
@@ -147,7 +147,7 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
             return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=tuple(fallbacks)))
         pool = tables.pool(envelope.capability, route, envelope.tags)
         refusals = group_refusals(pool, journey)
-        found = without_loops(pool.field(refusals), journey, pool)
+        found = sparing(load.suspects(), without_loops(pool.field(refusals), journey, pool), pool)
         why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks))
         if found.able:
             chosen = pick(strategy, untried(found, journey, pool), load, chance)
@@ -211,6 +211,17 @@ def without_loops(found: Field, journey: Journey, pool: Pool) -> Field:
         return found
     return make_field(
         [replace(c, refusal=LOOP) if c.node.service_id in looping else c for c in found.able],
+        pool.weights,
+        shown_at_most=pool.shown_at_most,
+    )
+
+
+def sparing(suspects: Container[NodeKey], found: Field, pool: Pool) -> Field:
+    """The field with the nodes that this process itself suspects as last choice."""
+    if not suspects or not any(c.node.key in suspects for c in found.able):
+        return found
+    return make_field(
+        [replace(c, suspect=c.suspect or c.node.key in suspects) for c in found.candidates],
         pool.weights,
         shown_at_most=pool.shown_at_most,
     )

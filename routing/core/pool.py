@@ -16,11 +16,15 @@ from routing.core.matching import Route
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A node with what it offers; `refusal` says why it cannot take calls now (None: it can)."""
+    """A node with what it offers; `refusal` says why it cannot take calls now (None: it can).
+
+    A suspect is last choice: it takes calls only where nobody else can.
+    """
 
     node: Node
     offer: Offer
     refusal: str | None = None
+    suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +43,7 @@ class Group:
 class Field:
     """The candidates left for one call, with everything a pick needs worked out beforehand."""
 
+    candidates: tuple[Candidate, ...]
     able: tuple[Candidate, ...]
     cumulative: tuple[float, ...]
     """Running sum of the able candidates' shares; the last is 1.0."""
@@ -73,7 +78,7 @@ class Pool:
         """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in)."""
         if (known := self.fields.get(refusals)) is None:
             candidates = [
-                Candidate(c.node, c.offer, refusal or c.refusal)
+                Candidate(c.node, c.offer, refusal or c.refusal, c.suspect)
                 for group, refusal in zip(self.groups, refusals, strict=True)
                 for c in group.candidates
             ]
@@ -87,25 +92,32 @@ def make_field(candidates: Sequence[Candidate], weights: Mapping[str, int] | Non
     """Shares, running sums and the shown form of a set of candidates.
 
     A node's share is its service's weight among the services that still have able nodes, times its own weight among
-    its service's able nodes; without service weights all able nodes share by their own weight.
+    its service's able nodes; without service weights all able nodes share by their own weight. Suspects count only
+    where there is nobody else.
     """
-    able = tuple(c for c in candidates if c.refusal is None)
+    fit = [c for c in candidates if c.refusal is None]
+    able = tuple(c for c in fit if not c.suspect) or tuple(fit)
+    spared = [c for c in fit if c.suspect] if len(able) < len(fit) else []
     shares = shares_of(able, weights)
     refused = [c for c in candidates if c.refusal is not None]
     left_out: dict[str, int] = {}
     for candidate in refused:
         left_out[str(candidate.refusal)] = left_out.get(str(candidate.refusal), 0) + 1
     shown = [shown_form(c, share) for c, share in zip(able, shares, strict=True)][:shown_at_most]
-    shown += [shown_form(c, 0.0) for c in refused[: shown_at_most - len(shown)]]
-    return Field(able, tuple(accumulate(shares)), tuple(shown), left_out)
+    shown += [shown_form(c, 0.0, LAST_CHOICE) for c in spared][: shown_at_most - len(shown)]
+    shown += [shown_form(c, 0.0, str(c.refusal)) for c in refused[: shown_at_most - len(shown)]]
+    return Field(tuple(candidates), able, tuple(accumulate(shares)), tuple(shown), left_out)
 
 
-def shown_form(candidate: Candidate, share: float) -> dict[str, Any]:
+LAST_CHOICE = "suspect: only where nobody else can"
+
+
+def shown_form(candidate: Candidate, share: float, reason: str | None = None) -> dict[str, Any]:
     return {
         "service_id": candidate.node.service_id,
         "node_id": candidate.node.node_id,
         "eligible": candidate.refusal is None,
-        "reasons": [] if candidate.refusal is None else [candidate.refusal],
+        "reasons": [] if reason is None else [reason],
         "share": round(share, 4),
     }
 

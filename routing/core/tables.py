@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from registry.core.node import Node, Offer
+from registry.core.node import Health, Node, Offer
 from routing.core.matching import EMPTY_TABLE, Route, RouteTable
 from routing.core.pool import Candidate, Pool, standing_refusal
 
@@ -67,7 +67,7 @@ class Tables:
         if weights is None and route is not None and route.strategy.type == "weighted_random":
             weights = {node.service_id: 1 for node, _offer in self.providers.get(capability, ())}
         candidates = [
-            Candidate(node, offer, standing_refusal(node, route, call_tags))
+            Candidate(node, offer, standing_refusal(node, route, call_tags), node.health is Health.SUSPECT)
             for node, offer in self.providers.get(capability, ())
             if services is None or node.service_id in services
         ]

@@ -1,11 +1,14 @@
 import json
 import socket
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 from standardwebhooks import Webhook
 
-from registry import tasks
-from registry.models import Node
+from registry import health, tasks
+from registry.models import Node, NodeLease, NodeProbe, SnapshotVersion, StatusChange
 from tests.integration.registry.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -19,13 +22,19 @@ def registered(agent: Api, node_server) -> Api:
     return agent
 
 
+def probe():
+    """The turn of every node has come."""
+    NodeProbe.objects.update(due_at=timezone.now())
+    tasks.probe_due()
+
+
 def seen(api):
     shown = api("GET", NODE).json()
     return shown["status"], shown["status_reason"]
 
 
 def test_one_success_makes_a_node_ready(registered, node_server):
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     assert seen(registered) == ("ready", "")
     assert {(method, path) for method, path, _headers, _body in node_server.asked} == {
         ("GET", "/reach/live"),
@@ -33,21 +42,19 @@ def test_one_success_makes_a_node_ready(registered, node_server):
     }
 
 
-def test_registration_asks_for_a_probe_at_once(agent, node_server, settings, django_capture_on_commit_callbacks):
-    from celery import current_app
-
-    current_app.conf.task_always_eager = True
-    try:
-        with django_capture_on_commit_callbacks(execute=True):
-            agent.register(address=node_server.address)
-    finally:
-        current_app.conf.task_always_eager = False
+def test_a_node_is_due_at_once_when_it_registers_and_when_it_moves(agent, node_server):
+    agent.register(address="http://127.0.0.1:1")
+    tasks.probe_due()
+    assert seen(agent) == ("not_ready", "connection refused")
+    NodeProbe.objects.update(due_at=timezone.now() + timedelta(hours=1))
+    agent.register(address=node_server.address)
+    tasks.probe_due()
     assert seen(agent) == ("ready", "")
 
 
 def test_probes_are_marked_and_signed_with_the_service_s_secret(agent, node_server):
     secret = agent.register(address=node_server.address).json()["signing_secret"]
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     [(headers, body)] = [(headers, body) for method, _path, headers, body in node_server.asked if method == "POST"]
     assert headers["X-Reach-Probe"] == "1"
     assert headers["Content-Type"] == "application/json"
@@ -68,13 +75,13 @@ def test_probes_are_marked_and_signed_with_the_service_s_secret(agent, node_serv
 )
 def test_a_node_that_is_not_ready_says_why(registered, node_server, live, ready, reason):
     node_server.live, node_server.ready = live, ready
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     assert seen(registered) == ("not_ready", reason)
 
 
 def test_redirects_are_not_followed(registered, node_server):
     node_server.ready, node_server.headers = (302, b""), {"Location": "/reach/live"}
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     assert seen(registered) == ("not_ready", "answers 302")
 
 
@@ -82,29 +89,29 @@ def test_a_closed_port_is_connection_refused(agent):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and never listening
         agent.register(address=f"http://127.0.0.1:{taken.getsockname()[1]}")
-        tasks.probe_node(Node.objects.get().pk)
+        probe()
     assert seen(agent) == ("not_ready", "connection refused")
 
 
 def test_silence_is_told_apart_by_liveness(registered, node_server, settings):
     settings.REACH_PROBE_TIMEOUT_S = 0.3
     node_server.hangs_at = {"/reach/ready"}
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     assert seen(registered) == ("not_ready", "lives, but readiness hangs")
     node_server.hangs_at = {"/reach/ready", "/reach/live"}
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     assert seen(registered) == ("not_ready", "connects, does not answer")
 
 
 def test_a_name_that_does_not_resolve_yet_is_taken_and_shown(agent):
     assert agent.register(address="http://not-started.invalid:9001").status_code == 201
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     assert seen(agent) == ("not_ready", "its name does not resolve")
 
 
 def test_connecting_looks_at_the_address_again(registered, settings, node_server):
     settings.REACH_ALLOWED_ADDRESSES = "10.0.0.0/8"
-    tasks.probe_node(Node.objects.get().pk)
+    probe()
     status, reason = seen(registered)
     assert status == "not_ready"
     assert reason.startswith("not connected: 127.0.0.1 is not among")
@@ -136,25 +143,170 @@ def test_probe_now_needs_an_operator(registered, as_user):
     assert as_user("viewer", name="vic")("POST", f"{NODE}/probe").status_code == 403
 
 
-def test_the_sweep_looks_at_nodes_that_are_out_and_leaves_the_others(registered, node_server):
-    registered.register("doc-summarizer/nodes/n2", address=node_server.address)
-    Node.objects.filter(node_id="n1").update(health="suspect", health_reason="a connection failed")
-    Node.objects.filter(node_id="n2").update(health="ready", health_reason="")
-    tasks.probe_waiting()
+def test_only_those_are_probed_whose_turn_has_come(registered, node_server):
+    probe()
+    probe()  # proven by the first, it has its usual turn after the second
+    assert len(node_server.asked) == 4
+    tasks.probe_due()
+    assert len(node_server.asked) == 4
+    due = NodeProbe.objects.get().due_at
+    assert timedelta(seconds=7) < due - timezone.now() <= timedelta(seconds=10)
+
+
+def test_a_ready_node_goes_out_with_the_second_failure_and_is_looked_at_soon_after_the_first(registered, node_server):
+    probe()
+    node_server.ready = (503, b"")
+    probe()
     assert seen(registered) == ("ready", "")
+    assert NodeProbe.objects.get().failures == 1
+    assert NodeProbe.objects.get().due_at - timezone.now() <= timedelta(seconds=2)
+    probe()
+    assert seen(registered) == ("not_ready", "answers 503")
+    node_server.ready = (200, b'{"ready": true}')
+    probe()
+    assert seen(registered) == ("ready", "")
+    assert NodeProbe.objects.get().failures == 0
+
+
+def test_the_history_of_a_node_shows_every_change_with_its_evidence(registered, node_server):
+    probe()
+    node_server.ready = (503, b'{"ready": false, "reason": "no model"}')
+    probe()
+    probe()
+    registered("POST", f"{NODE}/heartbeat", {})
+    history = registered("GET", f"{NODE}/history").json()["results"]
+    assert [(change["status"], change["reason"]) for change in history] == [
+        ("not_ready", "says it is not ready: no model"),
+        ("ready", ""),
+        ("starting", "registered, not yet proven ready"),
+    ]
+    assert history[0]["evidence"]["ready"]["status"] == 503
+    assert history[-1]["evidence"] is None
+
+
+def test_a_node_shows_its_last_probe(registered, node_server):
+    assert registered("GET", NODE).json()["last_probe_at"] is None
+    probe()
+    shown = registered("GET", NODE).json()
+    assert shown["last_probe_at"] is not None
+    assert (shown["last_probe"]["passed"], shown["last_probe"]["ready"]["status"]) == (True, 200)
+
+
+def test_the_last_answer_times_are_kept_the_newest_first(registered, node_server):
+    probe()
+    node_server.ready = (503, b"")
+    for _ in range(35):
+        probe()
+    recent = NodeProbe.objects.get().recent_ms
+    assert len(recent) == 30
+    assert set(recent) == {None}
+
+
+def test_a_silence_that_was_the_reachs_own_counts_for_nothing(registered, node_server):
+    probe()
+    [before] = health.probe_nodes(Node.objects.all())
+    busy = replace(before.evidence, trouble="connects, does not answer", inconclusive=True)
+    [after] = health.record([busy])
+    assert after.standing == before.standing
+    assert seen(registered) == ("ready", "")
+
+
+def test_two_workers_share_the_turns(registered, node_server):
+    """What one worker has claimed, another leaves alone."""
+    NodeProbe.objects.update(due_at=timezone.now())
+    assert len(health.claim_due()) == 1
+    assert health.claim_due() == []
+
+
+@pytest.mark.parametrize("state", ["disabled", "draining"])
+def test_nodes_that_operators_have_taken_out_are_probed_all_the_same(registered, node_server, as_user, state):
+    as_user("operator")("PATCH", NODE, {"admin_state": state})
+    probe()
     assert len(node_server.asked) == 2
-    tasks.probe_waiting()
-    assert len(node_server.asked) == 2
+
+
+def test_expired_nodes_are_left_alone(registered, node_server):
+    NodeLease.objects.update(expired=True)
+    probe()
+    assert node_server.asked == []
 
 
 def test_what_was_found_at_an_address_since_left_is_forgotten(registered, node_server, agent):
-    from registry import services
-    from registry.addresses import allowed_addresses
-    from registry.probes import Target, probe
-
-    node = Node.objects.get()
-    target = Target(node.pk, node.address, "/reach/live", "/reach/ready", "whsec_AAAA")
-    [evidence] = probe([target], timeout_s=2, allowed=allowed_addresses())
+    [before] = health.probe_nodes(Node.objects.all())
     agent.register(address="http://127.0.0.1:1")
-    assert services.record_probe(evidence) is None
+    [after] = health.record([replace(before.evidence, trouble="answers 503")])
+    assert after.version is None
     assert seen(agent)[0] == "starting"
+
+
+def test_a_node_of_an_older_release_gets_its_turn(registered, node_server):
+    NodeProbe.objects.all().delete()
+    tasks.sweep_nodes()
+    tasks.probe_due()
+    assert seen(registered) == ("ready", "")
+
+
+# --- Suspicion and knocks --------------------------------------------------------------------------------------------
+
+
+def test_a_dispatchers_word_makes_a_ready_node_suspect_and_due(registered, node_server):
+    probe()
+    version = SnapshotVersion.objects.get().version
+    health.suspect("doc-summarizer", "n1", "connection refused")
+    assert seen(registered) == ("suspect", "connection refused")
+    assert SnapshotVersion.objects.get().version == version + 1
+    tasks.probe_due()
+    assert seen(registered) == ("ready", "")
+    statuses = [change["status"] for change in registered("GET", f"{NODE}/history").json()["results"]]
+    assert statuses == ["ready", "suspect", "ready", "starting"]
+
+
+@pytest.mark.parametrize("health_now", ["starting", "not_ready", "suspect"])
+def test_suspicion_says_nothing_of_nodes_that_are_not_ready(registered, health_now):
+    Node.objects.update(health=health_now, health_reason="as it was")
+    version = SnapshotVersion.objects.get().version
+    health.suspect("doc-summarizer", "n1", "connection refused")
+    assert seen(registered) == (health_now, "as it was")
+    assert SnapshotVersion.objects.get().version == version
+
+
+def test_a_confirmed_suspicion_takes_the_node_out_at_once(registered, node_server):
+    probe()
+    node_server.ready = (503, b"")
+    health.suspect("doc-summarizer", "n1", "something before it answered 502")
+    tasks.probe_due()
+    assert seen(registered) == ("not_ready", "answers 503")
+
+
+def test_a_knock_finds_who_has_gone(registered, node_server):
+    probe()
+    tasks.knock()
+    assert seen(registered) == ("ready", "")
+    node_server.shutdown()
+    node_server.server_close()
+    tasks.knock()
+    assert seen(registered) == ("not_ready", "connection refused")
+    history = [change["status"] for change in registered("GET", f"{NODE}/history").json()["results"]]
+    assert history[:2] == ["not_ready", "suspect"]
+
+
+def test_a_knock_asks_nothing(registered, node_server):
+    probe()
+    asked = len(node_server.asked)
+    tasks.knock()
+    assert len(node_server.asked) == asked
+
+
+def test_nobody_knocks_where_nobody_may_connect(registered, settings):
+    Node.objects.update(health="ready", address="http://127.0.0.1:1")
+    settings.REACH_ALLOWED_ADDRESSES = "10.0.0.0/8"
+    tasks.knock()
+    assert seen(registered)[0] == "ready"
+
+
+def test_old_changes_are_forgotten_and_the_last_one_of_a_node_is_kept(registered, node_server):
+    probe()
+    later = timezone.now() + timedelta(days=1)
+    assert health.forget_old_changes(later) == 1
+    assert [change.status for change in StatusChange.objects.all()] == ["ready"]
+    assert health.forget_old_changes(later) == 0

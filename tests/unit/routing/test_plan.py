@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -22,9 +22,16 @@ REPORTS = {"type": "object", "properties": {"content_type": {"const": "report"}}
 
 
 def decide(
-    journey: Journey, found: Tables, *, at: int = NOW, chance: float = 0.5, policy: Policy | None = None
+    journey: Journey,
+    found: Tables,
+    *,
+    at: int = NOW,
+    chance: float = 0.5,
+    policy: Policy | None = None,
+    suspected: Sequence[str] = (),
 ) -> Step:
-    return next_step(journey, found, KnownLoad(), policy or Policy(), now_millis=at, chance=chances([chance]))
+    load = KnownLoad(suspected=suspected)
+    return next_step(journey, found, load, policy or Policy(), now_millis=at, chance=chances([chance]))
 
 
 def stopped(journey: Journey, found: Tables, **more: Any) -> Stop:
@@ -249,6 +256,20 @@ def test_a_further_attempt_prefers_another_service_then_another_node():
             waited=2,
         )
         assert attempted(twice, found, chance=draw).chosen.node.key == ("a", "2")
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
+def test_a_node_that_this_process_could_not_reach_is_taken_last(chance):
+    found = tables(a_node("a/1"), a_node("a/2", health=Health.SUSPECT), a_node("b/1"))
+    step = attempted(a_journey(), found, chance=chance, suspected=["a/1"])
+    assert step.chosen.node.key == ("b", "1")
+    assert {c["node_id"]: c["share"] for c in step.why.candidates if c["service_id"] == "a"} == {"1": 0.0, "2": 0.0}
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.999])
+def test_and_still_taken_where_there_is_no_other(chance):
+    step = attempted(a_journey(), tables(a_node("a/1")), chance=chance, suspected=["a/1"])
+    assert step.chosen.node.key == ("a", "1")
 
 
 def test_the_only_node_is_tried_again():

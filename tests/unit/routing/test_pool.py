@@ -117,3 +117,24 @@ def test_shares_of_the_able_sum_to_one(nodes, weights):
     if field.able:
         assert field.cumulative[-1] == pytest.approx(1.0)
         assert sum(c["share"] for c in field.shown) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_suspect_is_last_choice():
+    sound, doubted = a_candidate("summarizer/n1"), a_candidate("summarizer/n2", suspect=True)
+    field = make_field([doubted, sound], None, shown_at_most=32)
+    assert field.able == (sound,)
+    assert [(c["node_id"], c["eligible"], c["share"]) for c in field.shown] == [("n1", True, 1.0), ("n2", True, 0.0)]
+    assert field.shown[1]["reasons"] == ["suspect: only where nobody else can"]
+    assert not field.left_out
+
+
+def test_suspicion_alone_never_empties_a_pool():
+    doubted = [a_candidate(f"summarizer/n{n}", suspect=True) for n in (1, 2)]
+    refused = a_candidate("summarizer/n3", refusal="not ready")
+    assert make_field([*doubted, refused], None, shown_at_most=32).able == tuple(doubted)
+
+
+def test_a_suspected_service_leaves_its_share_to_the_others():
+    doubted, sound = a_candidate("a/n1", suspect=True), a_candidate("b/n1")
+    field = make_field([doubted, sound], {"a": 90, "b": 10}, shown_at_most=32)
+    assert field.at(0.0).node.service_id == field.at(0.999).node.service_id == "b"

@@ -1,0 +1,43 @@
+"""The reach's clock: the database's, so that the processes of one installation agree whatever their hosts' clocks say.
+
+It runs on the monotonic clock, so a step of the host's wall clock moves no deadline. The snapshot's look at the
+database each second sets it right (`set_right`).
+"""
+
+import logging
+import time
+from datetime import UTC, datetime
+
+log = logging.getLogger(__name__)
+
+TOLERATED_S = 0.1
+"""Hosts that keep time are nearer than this; the answer's way takes as long."""
+WORTH_A_WORD_S = 1.0
+
+_epoch_of_monotonic_s = time.time() - time.monotonic()
+
+
+def now_s() -> float:
+    """Epoch seconds."""
+    return time.monotonic() + _epoch_of_monotonic_s
+
+
+def now_millis() -> int:
+    """Epoch milliseconds."""
+    return int(now_s() * 1000)
+
+
+def now() -> datetime:
+    """This moment, UTC."""
+    return datetime.fromtimestamp(now_s(), UTC)
+
+
+def set_right(database_s: float, *, asked_s: float, answered_s: float) -> None:
+    """Take over the database's epoch seconds, read between two moments of our own clock, when they are far off."""
+    global _epoch_of_monotonic_s
+    off_s = database_s - (asked_s + answered_s) / 2
+    if abs(off_s) - (answered_s - asked_s) / 2 <= TOLERATED_S:
+        return
+    if abs(off_s) > WORTH_A_WORD_S:
+        log.warning("this host's clock was %+.1f s off the database's; the reach goes by the database's", -off_s)
+    _epoch_of_monotonic_s += off_s

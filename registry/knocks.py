@@ -1,0 +1,98 @@
+"""Knocks: a bare connection to every ready node each second, so that one that is gone is noticed without any traffic.
+
+A knock decides nothing. Whoever does not open is suspect, and the probe that follows at once tells.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+from registry import health
+from registry.addresses import allowed_addresses, spelled_refusal
+from registry.connecting import Refused, make_socket
+from registry.models import Node
+
+AT_ONCE = 200
+NAMES_KNOWN_S = 30.0
+"""So long an address found for a host name is knocked at; each probe asks for it anew."""
+
+Place = tuple[socket.AddressFamily, int, int, str, tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where one node is knocked at."""
+
+    service_id: str
+    node_id: str
+    address: str
+
+
+def knock_at_ready_nodes() -> int:
+    """Knock at every ready node and suspect those that do not open; how many."""
+    ready = Node.objects.in_the_pool().values_list("service_id", "node_id", "address")
+    doors = [Door(*row) for row in ready if spelled_refusal(row[2], allowed=allowed_addresses()) is None]
+    if not doors:
+        return 0
+    found = asyncio.run(knock(doors, timeout_s=settings.REACH_KNOCK_TIMEOUT_S))
+    for door, trouble in found:
+        health.suspect(door.service_id, door.node_id, trouble)
+    return len(found)
+
+
+async def knock(doors: Iterable[Door], *, timeout_s: float) -> list[tuple[Door, str]]:
+    """Those that do not open, each with the reason. A host's trouble of our own (no sockets left) is nobody's."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(door: Door) -> tuple[Door, str] | None:
+        async with gate:
+            try:
+                await connect(await place_of(door.address), timeout_s)
+            except TimeoutError:
+                return door, "no connection in time"
+            except ConnectionRefusedError:
+                return door, "connection refused"
+            except (ConnectionResetError, ConnectionAbortedError):
+                return door, "the connection is reset"
+            except (Refused, OSError):
+                return None  # a name that does not resolve, no route, no socket: the probe says so better
+            return None
+
+    return [found for found in await asyncio.gather(*map(one, doors)) if found is not None]
+
+
+async def connect(place: Place, timeout_s: float) -> None:
+    """Connect and hang up. Raises OSError, TimeoutError."""
+    loop = asyncio.get_running_loop()
+    with make_socket(place) as opened:
+        opened.setblocking(False)
+        async with asyncio.timeout(timeout_s):
+            await loop.sock_connect(opened, place[4])
+
+
+_known: dict[str, tuple[float, Place]] = {}
+
+
+async def place_of(address: str) -> Place:
+    """Where a node's address leads. Raises OSError when its name does not resolve."""
+    at, place = _known.get(address, (0.0, None))
+    if place is None or time.monotonic() - at > NAMES_KNOWN_S:
+        parts = urlsplit(address)
+        place = (await resolve(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)))[0]
+        if len(_known) > 10_000:
+            _known.clear()
+        _known[address] = (time.monotonic(), place)
+    return place
+
+
+async def resolve(host: str, port: int) -> Sequence[Place]:
+    """The places of a host; only a name costs a thread. Raises OSError when it does not resolve."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
