@@ -4,7 +4,9 @@ import math
 from collections.abc import Container
 from time import monotonic
 
+from registry.core.node import Health
 from routing.core.balancing import peak_ewma
+from routing.core.tables import Tables
 
 NodeKey = tuple[str, str]
 
@@ -15,6 +17,7 @@ class NodeLoad:
     def __init__(self, *, decay_s: float, suspicion_s: float = 0.0):
         self.decay_s, self.suspicion_s = decay_s, suspicion_s
         self.suspected: dict[NodeKey, float] = {}
+        self.told: dict[NodeKey, float] = {}
         self.flying: dict[NodeKey, int] = {}
         self.latencies: dict[NodeKey, tuple[float, float]] = {}
 
@@ -43,11 +46,17 @@ class NodeLoad:
         self.latencies[key] = (peak_ewma(average, elapsed_s, now - at, decay_s=self.decay_s), now)
 
     def suspect(self, key: NodeKey) -> bool:
-        """The way to a node has just failed: it is taken last for a while. True when that is news."""
-        news = key not in self.suspects()
-        if news:
-            self.suspected[key] = monotonic() + self.suspicion_s
-        return news
+        """The way to a node has just failed: it is taken last for a while. True when the others should hear of it.
+
+        They hear of a node once in that while at most: one that passes its probes and breaks its calls must not keep
+        every process loading its tables.
+        """
+        now = monotonic()
+        self.suspected[key] = now + self.suspicion_s
+        if self.told.get(key, -math.inf) > now - self.suspicion_s:
+            return False
+        self.told[key] = now
+        return True
 
     def suspects(self) -> Container[NodeKey]:
         """The nodes to be taken last, by this process's own calls; nearly always none."""
@@ -57,7 +66,11 @@ class NodeLoad:
                 del self.suspected[key]
         return self.suspected
 
-    def forget(self, known: set[NodeKey]) -> None:
-        """Drop what belongs to nodes that are gone."""
-        for key in self.latencies.keys() - known:
-            del self.latencies[key]
+    def heed(self, tables: Tables) -> None:
+        """The tables have moved: a suspicion that they know of is theirs to end, and who is gone is forgotten."""
+        for key in list(self.suspected):
+            if (node := tables.nodes.get(key)) is None or node.health is not Health.READY:
+                del self.suspected[key]
+        for known in (self.latencies, self.told):
+            for key in known.keys() - tables.nodes.keys():
+                del known[key]

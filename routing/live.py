@@ -110,6 +110,8 @@ async def start_parts(role: str) -> LiveParts:
         max_response_bytes=settings.REACH_MAX_RESPONSE_BYTES,
         allowed=allowed_addresses(),
     )
+    load = NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S, suspicion_s=settings.REACH_SUSPICION_S)
+    snapshot.when_loaded.append(load.heed)
     await journal.start()
     await snapshot.start()
     keyring.fetch = partial(fetch_key, journal)
@@ -117,7 +119,7 @@ async def start_parts(role: str) -> LiveParts:
         owner,
         journal,
         snapshot,
-        NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S, suspicion_s=settings.REACH_SUSPICION_S),
+        load,
         forwarder,
         policy_from_settings(),
         settings.REACH_IDLE_TIMEOUT_S,
