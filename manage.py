@@ -28,12 +28,17 @@ def needs_database(arguments: list[str]) -> bool:
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
     from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
     from reach_project import embedded
 
+    try:
+        has_database_of_its_own = not settings.DATABASE_URL
+    except ImproperlyConfigured as exc:
+        sys.exit(f"{exc}")
     with contextlib.ExitStack() as stack:
-        if needs_database(sys.argv[1:]) and not settings.DATABASE_URL:
+        if needs_database(sys.argv[1:]) and has_database_of_its_own:
             try:
                 stack.enter_context(embedded.running(settings.REACH_HOME))
             except embedded.EmbeddedError as exc:

@@ -1,6 +1,7 @@
 """The targets of a load, started and answering: the node itself, the forwarder and Agent-Reach in front of it."""
 
 import json
+import shutil
 import sys
 import time
 import urllib.error
@@ -14,7 +15,16 @@ from typing import Any
 
 from bench import node
 from bench.database import Database, describe
-from bench.processes import Started, cpu_s, free_port, inherited_environment, running, tree_cpu_s, wait_until_answers
+from bench.processes import (
+    NotStarted,
+    Started,
+    cpu_s,
+    free_port,
+    inherited_environment,
+    running,
+    tree_cpu_s,
+    wait_until_answers,
+)
 from bench.report import NODE, POSTGRES, SERVER, WORKER
 from reach_project import embedded
 
@@ -100,7 +110,21 @@ def start_dispatcher(stack: ExitStack, home: Path, instance: Instance) -> tuple[
     home.mkdir()
     found = embedded.database_settings(instance.database.home)
     database = f"postgresql://{found['USER']}@/{found['NAME']}?host={found['HOST']}&port={found['PORT']}"
-    return start_reach(stack, "dispatcher", home, DATABASE_URL=database, REACH_ROLE="dispatcher")
+    redis = start_redis(stack, home)
+    return start_reach(stack, "dispatcher", home, DATABASE_URL=database, REDIS_URL=redis, REACH_ROLE="dispatcher")
+
+
+def start_redis(stack: ExitStack, home: Path) -> str:
+    """The broker that a dispatcher must be able to reach, kept in memory; its URL. Raises NotStarted without one."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        raise NotStarted("the dispatcher needs a broker: install redis-server (or valkey-server)")
+    port = free_port()
+    command = [program, "--bind", HOST, "--port", str(port), "--save", "", "--dir", str(home)]
+    stack.enter_context(
+        running("redis", command, environment=inherited_environment(), log=home / "bench-redis.log")
+    )  # readiness of the dispatcher waits for it
+    return f"redis://{HOST}:{port}/0"
 
 
 def start_reach(stack: ExitStack, name: str, home: Path, **environment: str) -> tuple[Started, str]:

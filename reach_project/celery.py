@@ -1,17 +1,94 @@
-"""The Celery app: what runs beside the requests, and how often. Messages are hints; the database knows what is due."""
+"""The Celery app: what runs beside the requests, and how often. Messages are hints; the database knows what is due.
 
+Worker and beat run as threads of the all-in-one, or as plain Celery commands:
+
+    celery -A reach_project worker --pool threads -c 4 -Q reach,probes --without-gossip --without-mingle
+    celery -A reach_project beat
+"""
+
+import logging
 import os
-
-from celery import Celery, signals
-from django.conf import settings
-
-from reach_project import health
+import threading
+from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
 
-app = Celery("reach_project")
+import django
+from celery import Celery, signals
+from celery.beat import ScheduleEntry, Scheduler
+from celery.contrib.django.task import DjangoTask
+from django.conf import settings
+from django.db import InterfaceError, OperationalError
+from psycopg_pool import PoolTimeout
+
+from reach_project import health
+from registry.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+QUEUES = ("reach", "probes")
+"""What a worker takes from, the first one first: sweeps before probes."""
+
+
+class ReachTask(DjangoTask):
+    """A task that finds the database away says so in one line: beat asks again, the database knows what is due."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except (OperationalError, InterfaceError, PoolTimeout, Unavailable) as exc:
+            log.warning("%s found the database away: %s", self.name, first_line(exc))
+
+
+class ScheduleInMemory(Scheduler):
+    """Beat's schedule, kept nowhere: every entry is an interval of seconds. A broker that is away costs a line each."""
+
+    def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except Exception as exc:  # whatever one message meets, the others and the next ones are sent
+            log.warning("beat could not send %s: %s", entry.task, first_line(exc))
+
+
+def first_line(exc: Exception) -> str:
+    return (str(exc).strip() or type(exc).__name__).splitlines()[0]
+
+
+app = Celery("reach_project", task_cls=ReachTask)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@signals.setup_logging.connect
+def keep_our_logging(**_: object) -> None:
+    """A receiver here keeps Celery from setting logging up: Django has done it, by LOGGING, for every process alike."""
+
+
+@signals.celeryd_init.connect
+def begin_worker(**_: object) -> None:
+    """The worker as a process of its own (the all-in-one's does not come by here) waits for a prepared database."""
+    begin("The worker", wait=True)
+
+
+@signals.beat_init.connect
+def begin_beat(**_: object) -> None:
+    """Beat as a process of its own (the all-in-one's runs in a thread); it needs no database."""
+    if threading.current_thread() is threading.main_thread():
+        begin("Beat", wait=False)
+
+
+def begin(who: str, *, wait: bool) -> None:
+    django.setup()
+    from reach_project import prepare  # has models
+
+    try:
+        prepare.check_shared(who)
+        if wait:
+            prepare.wait_until_prepared(log.info)
+    except prepare.CannotStart as exc:
+        raise SystemExit(f"{exc}") from exc
 
 
 @signals.task_postrun.connect

@@ -92,6 +92,23 @@ class Watch(threading.Thread):
         return self._found[name]
 
 
+def known_migrations() -> frozenset[tuple[str, str]]:
+    """Every migration of this code, as (app, name)."""
+    from django.db.migrations.loader import MigrationLoader
+
+    return frozenset(MigrationLoader(None).disk_migrations)
+
+
+def missing_migrations(session: psycopg.Connection, wanted: frozenset[tuple[str, str]]) -> str | None:
+    """What the database lacks of the wanted migrations, in words. Raises psycopg.OperationalError."""
+    try:
+        applied = set(session.execute("SELECT app, name FROM django_migrations").fetchall())
+    except psycopg.errors.UndefinedTable:
+        applied = set()
+    missing = wanted - applied
+    return f"{len(missing)} not applied, among them {'.'.join(min(missing))}" if missing else None
+
+
 class DatabaseLook:
     """Whether the database answers and has every migration of this code."""
 
@@ -103,18 +120,10 @@ class DatabaseLook:
         try:
             if self._session is None or self._session.broken or self._session.closed:
                 self._session = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=3)
-            return {"database": None, "migrations": self._missing(self._session)}
+            return {"database": None, "migrations": missing_migrations(self._session, self._wanted)}
         except psycopg.Error as exc:
             why = f"does not answer: {str(exc).strip() or type(exc).__name__}".replace("\n", " ")
             return {"database": why, "migrations": "unknown while the database does not answer"}
-
-    def _missing(self, session: psycopg.Connection) -> str | None:
-        try:
-            applied = set(session.execute("SELECT app, name FROM django_migrations").fetchall())
-        except psycopg.errors.UndefinedTable:
-            applied = set()
-        missing = self._wanted - applied
-        return f"{len(missing)} not applied, among them {'.'.join(min(missing))}" if missing else None
 
 
 def look_at_redis() -> dict[str, str | None]:
@@ -132,12 +141,10 @@ _watches: list[Watch] = []
 
 def start() -> None:
     """Begin to watch database, migrations and broker. Called once, when the server starts."""
-    from django.db.migrations.loader import MigrationLoader
-
     from registry.database import conninfo
 
-    wanted = frozenset(MigrationLoader(None).disk_migrations)
-    _watches.append(Watch(("database", "migrations"), DatabaseLook(conninfo("reach health"), wanted)))
+    look = DatabaseLook(conninfo("reach health"), known_migrations())
+    _watches.append(Watch(("database", "migrations"), look))
     if settings.REDIS_URL:
         _watches.append(Watch(("broker",), look_at_redis))
     else:

@@ -1,57 +1,36 @@
 """One process of the reach, from its port to its last connection: `manage.py reach_serve`.
 
 In this order, and undone in the opposite one: port, home, PostgreSQL, migrations, credentials, worker and beat, server.
+A dispatcher or console has only port and server, and waits for a database that `manage.py reach_prepare` prepared.
 """
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
-import secrets
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import uvicorn
-from celery.beat import Scheduler, Service
+from celery.beat import Service
 from celery.worker import WorkController
 from celery.worker import state as worker_state
 from django.conf import settings
-from django.core.management import call_command
-from django.db import connection, transaction
-from django.db.migrations.executor import MigrationExecutor
 
-from reach_project import embedded, health
-from reach_project.celery import app
-from receipts.tasks import maintain_partitions
-from registry import services
-from registry.auth import SCOPES, digest_of
-from registry.database import conninfo
-from registry.errors import Conflict
-from registry.models import ApiKey
+from reach_project import embedded, health, prepare
+from reach_project.celery import QUEUES, ScheduleInMemory, app
+from reach_project.prepare import CannotStart, Credentials, Say
 
 log = logging.getLogger("reach_project.runtime")
 
-PREPARATION_LOCK = 0x7265616368  # any number that all processes of one database agree on
-DATABASE_PATIENCE_S = 30.0
 WORKER_THREADS = 4
 WORKER_STOP_S = 5.0
 GUARD_INTERVAL_S = 1.0
-FIRST_START = "first start"
-
-Say = Callable[[str], object]
-
-
-class CannotStart(Exception):
-    """Why this process cannot serve, in one sentence for the operator."""
 
 
 def serve(say: Say) -> None:
@@ -59,33 +38,44 @@ def serve(say: Say) -> None:
     asked_to_stop = _asked_to_stop()
     with contextlib.ExitStack() as undo:
         listener = undo.enter_context(_listener(settings.REACH_HOST, settings.REACH_PORT))
-        if not settings.DATABASE_URL:
-            undo.enter_context(_alone_in(settings.REACH_HOME))
-            say("Starting the embedded PostgreSQL …")
-            undo.enter_context(_embedded_database(settings.REACH_HOME))
-        _wait_for_database(asked_to_stop)
+        url = f"http://{_shown(settings.REACH_HOST)}:{settings.REACH_PORT}"
+        if settings.REACH_ROLE == "all":
+            before_drain = _start_all(say, url, undo, asked_to_stop)
+        else:
+            prepare.check_shared(f"REACH_ROLE={settings.REACH_ROLE}")
+            prepare.wait_until_prepared(say, asked_to_stop)
+            before_drain = _nothing
         if asked_to_stop.is_set():
             return
-        url = f"http://{_shown(settings.REACH_HOST)}:{settings.REACH_PORT}"
-        with _preparing_alone():
-            migrate(say)
-            known, is_new = ensure_credentials(settings.REACH_HOME / "credentials.json", url)
-        say(
-            welcome(
-                url,
-                known if is_new else None,
-                "" if settings.DATABASE_URL else str(embedded.folders(settings.REACH_HOME)[0]),
-            )
-        )
+        if settings.REACH_ROLE != "all":
+            say(f"Agent-Reach's {settings.REACH_ROLE} listens on {url}")
         server = _server()
-        if settings.REACH_ROLE == "all":
-            background = undo.enter_context(_Background())
-            server.before_drain = background.ask_to_stop
-        if not asked_to_stop.is_set():
-            _run(server, listener)
+        server.before_drain = before_drain
+        _run(server, listener)
 
 
-def welcome(url: str, fresh: "Credentials | None", data: str) -> str:
+def _start_all(say: Say, url: str, undo: contextlib.ExitStack, asked_to_stop: threading.Event) -> Callable[[], None]:
+    """Everything that an all-in-one has beside its server; what is to be told when it begins to stop."""
+    if not settings.DATABASE_URL:
+        undo.enter_context(_alone_in(settings.REACH_HOME))
+        say("Starting the embedded PostgreSQL …")
+        undo.enter_context(_embedded_database(settings.REACH_HOME))
+    prepare.wait_for_database(asked_to_stop)
+    if asked_to_stop.is_set():
+        return _nothing
+    with prepare.preparing_alone():
+        prepare.bring_up_to_date(say)
+        known, is_new = prepare.ensure_credentials(settings.REACH_HOME / "credentials.json", url)
+    data = "" if settings.DATABASE_URL else str(embedded.folders(settings.REACH_HOME)[0])
+    say(welcome(url, known if is_new else None, data))
+    return undo.enter_context(_Background()).ask_to_stop
+
+
+def _nothing() -> None:
+    """What is told to nobody."""
+
+
+def welcome(url: str, fresh: Credentials | None, data: str) -> str:
     """What the operator reads at start; the credentials once only."""
     lines = [f"Agent-Reach listens on {url}"]
     if data:
@@ -192,91 +182,6 @@ def _keep_up(home: Path, leaving: threading.Event) -> None:
             log.error("%s", exc)
 
 
-def _wait_for_database(asked_to_stop: threading.Event) -> None:
-    """Give a database that is starting beside us a moment."""
-    deadline = time.monotonic() + DATABASE_PATIENCE_S
-    while not asked_to_stop.is_set():
-        try:
-            psycopg.connect(conninfo("reach start"), connect_timeout=5).close()
-            return
-        except psycopg.OperationalError as exc:
-            if time.monotonic() > deadline:
-                raise CannotStart(f"the database does not answer: {str(exc).strip()}") from exc
-        asked_to_stop.wait(0.5)
-
-
-@contextlib.contextmanager
-def _preparing_alone() -> Iterator[None]:
-    """Of several processes that start on one database together, one prepares it and the others wait."""
-    with psycopg.connect(conninfo("reach start"), autocommit=True) as session:
-        session.execute("SELECT pg_advisory_lock(%s)", [PREPARATION_LOCK])
-        yield
-
-
-def migrate(say: Say) -> None:
-    """Bring the database up to this code."""
-    executor = MigrationExecutor(connection)
-    if plan := executor.migration_plan(executor.loader.graph.leaf_nodes()):
-        say(f"Applying {len(plan)} migrations …")
-        call_command("migrate", interactive=False, verbosity=0)
-    maintain_partitions()  # after a long rest the partitions made ahead are behind
-
-
-# --- Credentials -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What the first start makes for the person who started it."""
-
-    url: str
-    admin_username: str
-    admin_password: str
-    operator_key: str
-
-
-def ensure_credentials(path: Path, url: str) -> tuple[Credentials, bool]:
-    """The credentials in `path`; made, with their administrator, when this database has none of them yet."""
-    if stored := _stored_credentials(path, url):
-        _write_credentials(path, stored)
-        return stored, False
-    # The file is written inside the transaction: a crash leaves at worst one with an unknown key, made anew next time.
-    with transaction.atomic():
-        admin, password = create_administrator()
-        key = services.create_user_key(admin, SCOPES, by=FIRST_START)
-        fresh = Credentials(url, admin.get_username(), password, key.text)
-        _write_credentials(path, fresh)
-    return fresh, True
-
-
-def create_administrator() -> tuple[Any, str]:
-    """`admin`, or where another home of this database has that name, `admin-` and something; with the password."""
-    try:
-        return services.create_user("admin", ["admin"], by=FIRST_START, superuser=True)
-    except Conflict:
-        return services.create_user(f"admin-{secrets.token_hex(2)}", ["admin"], by=FIRST_START, superuser=True)
-
-
-def _stored_credentials(path: Path, url: str) -> Credentials | None:
-    try:
-        known = Credentials(**{**json.loads(path.read_text()), "url": url})
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-    return known if ApiKey.objects.filter(digest=digest_of(known.operator_key)).exists() else None
-
-
-def _write_credentials(path: Path, credentials: Credentials) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)
-    with open(unfinished, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        json.dump(asdict(credentials), file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
 # --- Server, worker, beat --------------------------------------------------------------------------------------------
 
 
@@ -324,11 +229,12 @@ class _Background:
             hostname=f"reach@{socket.gethostname()}",
             pool="threads",
             concurrency=WORKER_THREADS,
+            queues=list(QUEUES),
             without_heartbeat=True,
             without_mingle=True,
             without_gossip=True,
         )
-        self._beat = Service(app, max_interval=1, scheduler_cls=Scheduler)
+        self._beat = Service(app, max_interval=1, scheduler_cls=ScheduleInMemory)
         self._threads = {
             "worker": threading.Thread(target=self._worker.start, name="celery worker", daemon=True),
             "beat": threading.Thread(target=self._beat.start, name="celery beat", daemon=True),

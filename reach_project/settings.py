@@ -82,6 +82,10 @@ REACH_ENVIRONMENT = limit(
     "REACH_ENVIRONMENT", "", "text", "shown on every page of the admin, so that nobody takes production for a test"
 )
 REACH_ROLE = limit("REACH_ROLE", "all", "all|dispatcher|console", "only `all` runs worker and beat beside the server")
+if REACH_ROLE not in ("all", "dispatcher", "console"):
+    raise ImproperlyConfigured(
+        f"REACH_ROLE={REACH_ROLE!r} must be all (everything in one process), dispatcher (calls) or console (the admin)"
+    )
 DATABASE_URL = env.str("DATABASE_URL", default="")
 REDIS_URL = env.str("REDIS_URL", default="")
 ROUTE_FILE = env.str("ROUTE_FILE", default="")
@@ -231,7 +235,18 @@ SPECTACULAR_SETTINGS = {
 # --- Celery ----------------------------------------------------------------------------------------------------------
 
 CELERY_BROKER_URL = REDIS_URL or "memory://localhost/"
-CELERY_BROKER_TRANSPORT_OPTIONS = {} if REDIS_URL else {"polling_interval": 0.02}
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = (
+    {
+        "socket_connect_timeout": 5,
+        "socket_timeout": 5,  # a broker that hangs holds nobody for ever; a worker's longest wait for it is 1 s
+        "socket_keepalive": True,
+        "health_check_interval": 5,
+        "visibility_timeout": 60,  # what a killed worker had taken is soon forgotten: beat says it all again
+        "queue_order_strategy": "priority",  # in the order of `-Q reach,probes`: probes wait for sweeps
+    }
+    if REDIS_URL
+    else {"polling_interval": 0.02}
+)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # the broker may be away for as long as it likes
 CELERY_TASK_IGNORE_RESULT = True
@@ -239,6 +254,12 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_ACKS_LATE = True
 CELERY_TIMEZONE = "UTC"
 CELERY_TASK_DEFAULT_QUEUE = "reach"
+CELERY_TASK_ROUTES = {"registry.probe_*": {"queue": "probes"}, "registry.knock": {"queue": "probes"}}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1  # what one worker has no hand free for is another's
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False  # tasks may run twice, and do not need the broker
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False  # nobody asks, and its answers would gather in the broker
+CELERY_BEAT_SCHEDULER = "reach_project.celery:ScheduleInMemory"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 
 # --- Logging ---------------------------------------------------------------------------------------------------------
 
@@ -310,6 +331,12 @@ REACH_WAIT_POLL_S = limit("REACH_WAIT_POLL_S", 0.25, "s", "net behind the notifi
 REACH_WAIT_MAX_S = limit("REACH_WAIT_MAX_S", 60.0, "s", "longest `wait`; ask again after it")
 REACH_SNAPSHOT_POLL_S = limit("REACH_SNAPSHOT_POLL_S", 1.0, "s", "net behind the notification of table changes")
 REACH_DRAIN_S = limit("REACH_DRAIN_S", 25.0, "s", "calls at work may finish for so long after SIGTERM")
+REACH_STOP_DELAY_S = limit(
+    "REACH_STOP_DELAY_S", 0.0, "s", "calls are still taken for so long after SIGTERM, while a load balancer looks away"
+)
+REACH_START_PATIENCE_S = limit(
+    "REACH_START_PATIENCE_S", 60.0, "s", "a start waits so long for a database that is away or not prepared yet"
+)
 REACH_PARTITION_HOURS = limit("REACH_PARTITION_HOURS", 24, "h", "calls and receipts are partitioned by this span")
 REACH_PARTITIONS_AHEAD = limit("REACH_PARTITIONS_AHEAD", 7, "partitions", "made in advance")
 REACH_RETENTION_DAYS = limit("REACH_RETENTION_DAYS", 30, "days", "older calls and receipts are dropped")

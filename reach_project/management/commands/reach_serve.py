@@ -1,6 +1,7 @@
 from django.core.management.base import BaseCommand, CommandError
 
 from reach_project import runtime
+from reach_project.prepare import CannotStart
 
 
 class Command(BaseCommand):
@@ -9,7 +10,7 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         try:
             runtime.serve(self.say)
-        except runtime.CannotStart as exc:
+        except CannotStart as exc:
             raise CommandError(str(exc)) from exc
 
     def say(self, text: str) -> None:

@@ -121,11 +121,6 @@ def test_two_homes_on_one_database_have_an_administrator_each(new_instance: NewI
             assert asked.request("GET", "/api/v1/services", key=known.key).status == 200
 
 
-def test_a_role_without_the_background_has_no_such_parts(new_instance: NewInstance, database_url: str) -> None:
-    dispatcher = new_instance(DATABASE_URL=database_url, REACH_ROLE="dispatcher").start()
-    assert dispatcher.request("GET", "/readyz").json["parts"].keys() == {"broker", "database", "migrations", "snapshot"}
-
-
 def test_the_home_page_shows_the_state_and_loads_nothing_from_elsewhere(reach: Instance) -> None:
     page = reach.request("GET", "/")
     assert page.status == 200

@@ -1,0 +1,70 @@
+"""One process of several: what it needs, what it waits for, what it serves."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.instance import CHECKOUT, Instance, free_port, wait_until
+
+NewInstance = Callable[..., Instance]
+WORKER = ["worker", "--pool", "threads", "-c", "4", "-Q", "reach,probes", "--without-gossip", "--without-mingle"]
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    port = free_port()
+    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    yield f"redis://127.0.0.1:{port}/0"
+    server.terminate()
+    server.wait(10)
+
+
+def celery(instance: Instance, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A Celery command that is expected to end."""
+    command = [sys.executable, "-m", "celery", "-A", "reach_project", *arguments]
+    return subprocess.run(command, cwd=CHECKOUT, env=instance.env, capture_output=True, text=True, timeout=60)
+
+
+def test_an_unknown_role_is_refused_in_one_sentence(new_instance: NewInstance) -> None:
+    refused = new_instance(REACH_ROLE="worker").manage("reach_serve", check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("REACH_ROLE='worker' must be all") and "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("role", ["dispatcher", "console"])
+def test_one_of_several_needs_what_all_share(new_instance: NewInstance, role: str) -> None:
+    refused = new_instance(REACH_ROLE=role).manage("reach_serve", check=False)
+    assert refused.returncode == 1
+    assert f"REACH_ROLE={role} needs DATABASE_URL and REDIS_URL" in refused.stderr
+
+
+@pytest.mark.parametrize("command", [WORKER, ["beat"]], ids=["worker", "beat"])
+def test_worker_and_beat_need_it_too(new_instance: NewInstance, command: list[str]) -> None:
+    refused = celery(new_instance(), *command)
+    assert refused.returncode == 1
+    assert "needs DATABASE_URL and REDIS_URL" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_nobody_but_prepare_touches_an_empty_database(
+    new_instance: NewInstance, database_url: str, redis_url: str
+) -> None:
+    shared = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+    impatient = new_instance("impatient", **shared, REACH_ROLE="dispatcher", REACH_START_PATIENCE_S="0.5")
+    for refused in (impatient.manage("reach_serve", check=False), celery(impatient, *WORKER)):
+        assert refused.returncode == 1
+        assert "run `manage.py reach_prepare`" in refused.stderr and "Traceback" not in refused.stderr
+
+    dispatcher = new_instance(**shared, REACH_ROLE="dispatcher").spawn()
+    wait_until(lambda: "Waiting for `manage.py reach_prepare`" in dispatcher.output, "it says what it waits for")
+    prepared = dispatcher.manage("reach_prepare")
+    assert dispatcher.key in prepared.stdout
+    wait_until(dispatcher.is_ready, "ready")
+    assert dispatcher.request("GET", "/readyz").json["parts"].keys() == {"broker", "database", "migrations", "snapshot"}
+    assert dispatcher.request("GET", "/api/v1/services", key=dispatcher.key).status == 200
+
+    again = new_instance("elsewhere", **shared).manage("reach_prepare")
+    assert again.stdout == "The database is prepared.\n"  # no second administrator
