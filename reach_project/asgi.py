@@ -27,6 +27,7 @@ from reach_project.lean import (
     Scope,
     Send,
     answer,
+    headers_of_every_answer,
     lean,
     read_body,
     refused_body,
@@ -83,7 +84,7 @@ async def stock(scope: Scope, receive: Receive, send: Send) -> None:
 
     async def send_with_id(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id)]}
+            message = {**message, "headers": [*message["headers"], *headers_of_every_answer(request_id)]}
         await send(message)
 
     try:

@@ -32,3 +32,12 @@ def server_error(request: HttpRequest) -> HttpResponse:
     if for_a_program(request):
         return problem_response(500, "internal_error", "the reach made a mistake; its log has the details")
     return defaults.server_error(request)
+
+
+def not_by_a_dispatcher(request: HttpRequest, *_rest: str) -> HttpResponse:
+    """The addresses of pages, at a process that has none. For whoever typed the wrong port: short and plain."""
+    detail = (
+        "this process is a dispatcher and serves the REST API under /api/v1/ only;"
+        " pages and the admin are served by the console (REACH_ROLE=console)"
+    )
+    return problem_response("not_found", detail=detail, docs=request.build_absolute_uri("/api/v1/docs"))

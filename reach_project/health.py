@@ -1,4 +1,4 @@
-"""Is this process up (`/healthz`), and do all its parts work (`/readyz`)?
+"""Is this process up (`/healthz`), and can it take work (`/readyz`)? docs/adr/0007 says which part decides what.
 
 Answers come at once and cost the database nothing: what has to ask somebody else is asked once a second by a thread of
 its own, and a request only reads what was last found.
@@ -6,7 +6,8 @@ its own, and a request only reads what was last found.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from enum import StrEnum
 from functools import partial
 
 import psycopg
@@ -19,11 +20,31 @@ LOOK_EVERY_S = 1.0
 STALE_AFTER_S = 5.0
 PULSE_LATE_AFTER_S = 10.0
 
+
+class Weight(StrEnum):
+    """What a part that does not work means for this process."""
+
+    VITAL = "vital"  # not ready
+    AFTER_START = "after start"  # not ready until it has worked once; from then on degraded
+    ADVISORY = "advisory"  # degraded: other processes' business, shown here
+
+
+class Readiness(StrEnum):
+    READY = "ready"
+    DEGRADED = "degraded"  # takes calls, and says what is wrong
+    NOT_READY = "not_ready"
+    STOPPING = "stopping"
+
+
 parts: dict[str, Check] = {}
-"""What must work for this process to be ready: each check answers at once, None or a sentence why its part does not.
+"""What this process looks at: each check answers at once, None or a sentence why its part does not work.
 
 The composition root fills it: `start` below, the ASGI lifespan (`snapshot`) and the runtime (`worker`, `beat`).
 """
+weights: dict[str, Weight] = {}
+"""Of the parts that are not vital."""
+_have_worked: set[str] = set()
+_stopping = threading.Event()
 
 
 def healthz(_request: HttpRequest) -> JsonResponse:
@@ -32,19 +53,43 @@ def healthz(_request: HttpRequest) -> JsonResponse:
 
 def readyz(_request: HttpRequest) -> JsonResponse:
     found = look_at_parts()
-    ready = not any(found.values())
-    body = {"status": "ready" if ready else "not_ready", "parts": {name: why or "ok" for name, why in found.items()}}
-    return JsonResponse(body, status=200 if ready else 503, headers={"Cache-Control": "no-store"})
+    state = Readiness.STOPPING if is_stopping() else readiness(found, weights, _have_worked)
+    body = {"status": state.value, "parts": {name: why or "ok" for name, why in found.items()}}
+    status = 200 if state in (Readiness.READY, Readiness.DEGRADED) else 503
+    return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
+
+
+def readiness(
+    found: Mapping[str, str | None], weights: Mapping[str, Weight], have_worked: Collection[str]
+) -> Readiness:
+    """What the parts' states come to; `found` holds the reason of each that does not work."""
+    broken = [name for name, why in found.items() if why]
+    for name in broken:
+        weight = weights.get(name, Weight.VITAL)
+        if weight is Weight.VITAL or (weight is Weight.AFTER_START and name not in have_worked):
+            return Readiness.NOT_READY
+    return Readiness.DEGRADED if broken else Readiness.READY
 
 
 def look_at_parts() -> dict[str, str | None]:
     """Each part, with the reason why it does not work, if so."""
-    return {name: check() for name, check in sorted(parts.items())} or {"server": "nothing has been started yet"}
+    found = {name: check() for name, check in sorted(parts.items())}
+    _have_worked.update(name for name, why in found.items() if not why)
+    return found or {"server": "nothing has been started yet"}
 
 
 def not_working() -> dict[str, str]:
-    """The parts that keep this process from being ready."""
+    """The parts that do not work, vital or not."""
     return {name: why for name, why in look_at_parts().items() if why}
+
+
+def begin_stopping() -> None:
+    """From now on this process is not ready: whoever chooses among several shall choose another."""
+    _stopping.set()
+
+
+def is_stopping() -> bool:
+    return _stopping.is_set()
 
 
 class Pulse:
@@ -110,20 +155,33 @@ def missing_migrations(session: psycopg.Connection, wanted: frozenset[tuple[str,
 
 
 class DatabaseLook:
-    """Whether the database answers and has every migration of this code."""
+    """Whether the database answers and has every migration of this code, and whether the worker's sweep moves on it."""
 
     def __init__(self, conninfo: str, wanted: frozenset[tuple[str, str]]) -> None:
         self._conninfo, self._wanted = conninfo, wanted
         self._session: psycopg.Connection | None = None
+        self._swept_at: object = None
+        self._sweeps = Pulse()
 
     def __call__(self) -> dict[str, str | None]:
         try:
             if self._session is None or self._session.broken or self._session.closed:
                 self._session = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=3)
-            return {"database": None, "migrations": missing_migrations(self._session, self._wanted)}
+            missing = missing_migrations(self._session, self._wanted)
+            return {"database": None, "migrations": missing, "worker": self._worker(self._session, missing)}
         except psycopg.Error as exc:
             why = f"does not answer: {str(exc).strip() or type(exc).__name__}".replace("\n", " ")
-            return {"database": why, "migrations": "unknown while the database does not answer"}
+            unknown = "unknown while the database does not answer"
+            return {"database": why, "migrations": unknown, "worker": unknown}
+
+    def _worker(self, session: psycopg.Connection, missing: str | None) -> str | None:
+        """Judged by whether the sweep's moment changes, not by its age: it is another machine's clock."""
+        if missing is None:
+            row = session.execute("SELECT swept_at FROM registry_leasesweep").fetchone()
+            if row is not None and self._swept_at is not None and row[0] != self._swept_at:
+                self._sweeps.felt()
+            self._swept_at = row[0] if row else None
+        return self._sweeps.missing()
 
 
 def look_at_redis() -> dict[str, str | None]:
@@ -143,10 +201,15 @@ def start() -> None:
     """Begin to watch database, migrations and broker. Called once, when the server starts."""
     from registry.database import conninfo
 
-    look = DatabaseLook(conninfo("reach health"), known_migrations())
-    _watches.append(Watch(("database", "migrations"), look))
+    names: tuple[str, ...] = ("database", "migrations")
+    if settings.REACH_ROLE == "console":  # where operators look for what is wrong elsewhere
+        names += ("worker",)
+        weights["worker"] = Weight.ADVISORY
+    _watches.append(Watch(names, DatabaseLook(conninfo("reach health"), known_migrations())))
     if settings.REDIS_URL:
         _watches.append(Watch(("broker",), look_at_redis))
+        if settings.REACH_ROLE != "all":  # calls need no broker; the all-in-one's worker does
+            weights["broker"] = Weight.AFTER_START
     else:
         parts["broker"] = lambda: None  # in memory, in this process
     for watch in _watches:

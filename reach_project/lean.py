@@ -21,6 +21,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 from django.http.request import split_domain_port, validate_host
 
+from reach_project import health
 from reach_project.problems import problem_response
 from registry import refusals
 
@@ -116,9 +117,16 @@ async def answer(send: Send, response: HttpResponse, request_id: bytes) -> None:
     content = response.content
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
     headers.append((b"content-length", str(len(content)).encode()))
-    headers.append((b"x-request-id", request_id))
+    headers += headers_of_every_answer(request_id)
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": content})
+
+
+def headers_of_every_answer(request_id: bytes) -> list[tuple[bytes, bytes]]:
+    """While we stop, a connection kept open would carry the caller's next request to nobody."""
+    if health.is_stopping():
+        return [(b"x-request-id", request_id), (b"connection", b"close")]
+    return [(b"x-request-id", request_id)]
 
 
 class LeanRequest(ASGIRequest):

@@ -4,6 +4,7 @@ In this order, and undone in the opposite one: port, home, PostgreSQL, migration
 A dispatcher or console has only port and server, and waits for a database that `manage.py reach_prepare` prepared.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from celery.beat import Service
@@ -31,6 +33,8 @@ log = logging.getLogger("reach_project.runtime")
 WORKER_THREADS = 4
 WORKER_STOP_S = 5.0
 GUARD_INTERVAL_S = 1.0
+KEEP_ALIVE_S = 75  # idle connections to us; above what common clients and proxies keep, so that they close first
+IDLE_LINGER_S = 2.0  # above the 1.5 s for which our own client keeps an idle connection
 
 
 def serve(say: Say) -> None:
@@ -186,14 +190,35 @@ def _keep_up(home: Path, leaving: threading.Event) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, telling us when it begins to drain."""
+    """uvicorn, leaving without a broken answer: not ready at once, then deaf to new connections, then gone.
 
-    before_drain: Callable[[], None] = staticmethod(lambda: None)
+    A request may be on its way on an idle connection while we close it, and its caller could not know what became of
+    it. So idle connections stay open for a moment: what comes is answered with `Connection: close`, and busy callers
+    have none left when the rest are closed.
+    """
+
+    before_drain: Callable[[], None] = staticmethod(_nothing)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        health.begin_stopping()
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._serve_on(settings.REACH_STOP_DELAY_S)
         log.info("stopping: calls at work have %g s", settings.REACH_DRAIN_S)
         self.before_drain()
+        for server in self.servers:
+            server.close()
+        await self._serve_on(IDLE_LINGER_S, while_connected=True)
         await super().shutdown(sockets)
+
+    async def _serve_on(self, seconds: float, *, while_connected: bool = False) -> None:
+        """Serve for so long, at most; a second Ctrl-C ends it."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.force_exit:
+            if while_connected and not self.server_state.connections:
+                return
+            await asyncio.sleep(0.02)
 
 
 def _server() -> _Server:
@@ -207,6 +232,7 @@ def _server() -> _Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(settings.REACH_DRAIN_S)),
         )
     )

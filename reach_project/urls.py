@@ -1,10 +1,11 @@
 """Every address of the reach. Wiring only."""
 
+from django.conf import settings
 from django.contrib import admin
-from django.urls import include, path
+from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
-from reach_project import health
+from reach_project import error_pages, health
 
 urlpatterns = [
     path("healthz", health.healthz),
@@ -18,6 +19,9 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls"), {"not_working": health.not_working}),
 ]
+
+if settings.REACH_ROLE == "dispatcher":  # in front: the names behind stay known to whoever builds an address
+    urlpatterns.insert(0, re_path(r"^(admin(/.*)?|i18n/.*)?$", error_pages.not_by_a_dispatcher))
 
 handler400 = "reach_project.error_pages.bad_request"
 handler403 = "reach_project.error_pages.permission_denied"
