@@ -102,13 +102,17 @@ def every(task: str, seconds: float) -> dict[str, object]:
     return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
 
 
+def shortest_turn_s() -> float:
+    return min(settings.REACH_PROBE_INTERVAL_S, settings.REACH_PROBE_OUT_INTERVAL_S)
+
+
 @app.on_after_configure.connect
 def schedule(sender: Celery, **_: object) -> None:
     sender.conf.beat_schedule = {
         entry["task"]: entry
         for entry in (
             every("registry.sweep_nodes", 1.0),
-            every("registry.probe_due", 1.0),
+            every("registry.probe_due", min(1.0, shortest_turn_s() / 2)),
             every("registry.knock", settings.REACH_KNOCK_INTERVAL_S),
             every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
             every("routing.sync_route_file", 10.0),
