@@ -4,43 +4,23 @@ import contextlib
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import psutil
 
 from reach_project import embedded
+from tests.bed.process import Process, free_port, wait_until
+
+__all__ = ["CHECKOUT", "Answer", "Instance", "free_port", "kill_server", "server_pid", "wait_until"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 40.0
-
-T = TypeVar("T")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_until(condition: Callable[[], T], what: str, timeout_s: float = START_TIMEOUT_S) -> T:
-    """The first true value of `condition`; fails the test when none comes."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.02)
-    return value
 
 
 def server_pid(home: Path) -> int:
@@ -69,13 +49,14 @@ class Answer:
 
 
 @dataclass
-class Instance:
+class Instance(Process):
     """One `manage.py reach_serve`: its home, its process, and what `credentials.json` says."""
 
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
+
+    command: ClassVar[Sequence[str]] = (sys.executable, "manage.py", "reach_serve")
 
     @property
     def url(self) -> str:
@@ -84,10 +65,6 @@ class Instance:
     @property
     def log(self) -> Path:
         return self.home.with_name(f"{self.home.name}.log")
-
-    @property
-    def output(self) -> str:
-        return self.log.read_text(errors="replace")
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -106,28 +83,9 @@ class Instance:
         own = {"REACH_HOME": str(self.home), "REACH_PORT": str(self.port), "PYTHONDONTWRITEBYTECODE": "1"}
         return inherited | own | self.environment
 
-    def spawn(self) -> "Instance":
-        """Start the process, and wait for nothing."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "reach_serve"],
-                cwd=CHECKOUT,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        return self
-
-    def start(self) -> "Instance":
-        """Start the process and wait until it is ready."""
-        self.spawn()
-        assert self.process is not None
-        wait_until(lambda: self.is_ready() or self.process.poll() is not None, f"ready\n{self.output}")
-        if self.process.poll() is not None:
-            raise AssertionError(f"ended with {self.process.returncode} instead of serving:\n{self.output}")
-        return self
+    @property
+    def surroundings(self) -> dict[str, Any]:
+        return {"cwd": CHECKOUT, "env": self.env}
 
     def is_ready(self) -> bool:
         try:
@@ -135,20 +93,12 @@ class Instance:
         except OSError:
             return False
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Stop it as an operator would; its exit status."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(STOP_TIMEOUT_S)
-
     def kill(self, *, postgresql_too: bool = False) -> None:
         """`kill -9` of the process, or of everything."""
-        assert self.process is not None
         if postgresql_too:
-            self.process.send_signal(signal.SIGSTOP)  # it is not to start the server again in between
+            self.pause()  # it is not to start the server again in between
             kill_server(self.home)
-        self.process.kill()
-        self.process.wait()
+        super().kill()
 
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of manage.py beside it, with the same environment."""
@@ -175,13 +125,7 @@ class Instance:
 
     def remove(self) -> None:
         """End it, whatever its state, and delete what it stored."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        super().remove()
         if not self.environment.get("DATABASE_URL") and self.home.exists():
             embedded.start(self.home)  # a killed one may have left its server behind: take it over, then stop it
             embedded.stop(self.home)

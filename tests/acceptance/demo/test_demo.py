@@ -1,6 +1,5 @@
 """`make demo`, as a newcomer meets it: its first minute, and its end."""
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.acceptance.instance import CHECKOUT, Instance, wait_until
+from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.sdk.agents import agent_reach
 
 FIRST_CALL = "agent-reach trace "
@@ -18,18 +17,7 @@ FIRST_CALL = "agent-reach trace "
 class Demo(Instance):
     """An instance that the demo starts, with all that belongs to it."""
 
-    def spawn(self) -> "Demo":
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "demo"],
-                cwd=CHECKOUT,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        return self
+    command = (sys.executable, "-m", "demo")
 
     def processes(self) -> list[psutil.Process]:
         """Everything that it has started, itself included."""
