@@ -1,7 +1,6 @@
-"""What stands round the reach in tests: agents' nodes over real HTTP, and a line to the database that can be cut."""
+"""What stands round the reach in tests: agents' nodes over real HTTP."""
 
 import asyncio
-import contextlib
 import json
 import threading
 import time
@@ -205,83 +204,3 @@ class FakeNode:
             request.transport.abort()
             return web.Response()
         return answer
-
-
-# --- The line to the database ----------------------------------------------------------------------------------------
-
-
-class DatabaseLine:
-    """A TCP line to a PostgreSQL. `cut()` and `mend()` it; or let it lose a reply. `host` may be a socket's folder."""
-
-    def __init__(self, host: str, port: int):
-        self._host, self._port = host, port
-        self._own = OwnLoop("database line")
-        self._open: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
-        self._lost_after: bytes | None = None
-        self.lost = threading.Event()
-        self.port = self._own.run(self._listen(0))
-
-    def cut(self) -> None:
-        """Nobody can connect, and who was connected is not any more."""
-        self._own.run(self._hang_up())
-
-    def mend(self) -> None:
-        self._own.run(self._listen(self.port))
-
-    def lose_reply_to(self, part_of_request: bytes) -> None:
-        """The next request that holds these bytes reaches the server; its connection breaks before the reply."""
-        self.lost.clear()
-        self._lost_after = part_of_request
-
-    def close(self) -> None:
-        self.cut()
-        self._own.close()
-
-    async def _listen(self, port: int) -> int:
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", port)
-        return self._server.sockets[0].getsockname()[1]
-
-    async def _hang_up(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in list(self._open):
-            writer.transport.abort()
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._host.startswith("/"):
-            path = f"{self._host}/.s.PGSQL.{self._port}"
-            server_reader, server_writer = await asyncio.open_unix_connection(path)
-        else:
-            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
-        self._open |= {writer, server_writer}
-        doomed = False
-
-        async def requests() -> None:
-            nonlocal doomed
-            while data := await reader.read(65536):
-                if self._lost_after is not None and self._lost_after in data:
-                    self._lost_after, doomed = None, True
-                server_writer.write(data)
-                await server_writer.drain()
-
-        async def replies() -> None:
-            while data := await server_reader.read(65536):
-                if doomed:  # the server has answered: what was asked is committed
-                    self.lost.set()
-                    return
-                writer.write(data)
-                await writer.drain()
-
-        directions = [asyncio.ensure_future(requests()), asyncio.ensure_future(replies())]
-        try:
-            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for direction in directions:
-                direction.cancel()
-            with contextlib.suppress(ConnectionError):
-                await asyncio.gather(*directions, return_exceptions=True)
-            for each in (writer, server_writer):
-                each.transport.abort()
-                self._open.discard(each)

@@ -11,19 +11,20 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.acceptance.agents import call_of, calls_where, dispatch, kinds_of, registered
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.test_errors import leaves_no_call
-from tests.fakes import DatabaseLine, FakeNode, waits_for
+from tests.bed.proxy import Proxy
+from tests.fakes import FakeNode, waits_for
 
 
 @pytest.fixture
-def line(database_url: str) -> Iterator[DatabaseLine]:
+def line(database_url: str) -> Iterator[Proxy]:
     given = conninfo_to_dict(database_url)
-    line = DatabaseLine(str(given["host"]), int(given["port"]))
+    line = Proxy(int(given["port"]), str(given["host"]))
     yield line
     line.close()
 
 
 @pytest.fixture
-def reach(new_instance: Callable[..., Instance], database_url: str, line: DatabaseLine) -> Iterator[Instance]:
+def reach(new_instance: Callable[..., Instance], database_url: str, line: Proxy) -> Iterator[Instance]:
     given = conninfo_to_dict(database_url)
     password = f":{given['password']}" if given.get("password") else ""
     url = f"postgresql://{given['user']}{password}@127.0.0.1:{line.port}/{given['dbname']}?sslmode=disable"
@@ -32,7 +33,7 @@ def reach(new_instance: Callable[..., Instance], database_url: str, line: Databa
     instance.stop()  # while it still has its database
 
 
-def test_what_happens_while_the_database_is_away(reach: Instance, line: DatabaseLine) -> None:
+def test_what_happens_while_the_database_is_away(reach: Instance, line: Proxy) -> None:
     gate = threading.Event()
     agent = registered(reach, FakeNode(waits_for(gate)))
     trace = secrets.token_hex(16)

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from receipts.journal import Journal
 from receipts.rows import CallRow, MoveRow, ReceiptRow
-from tests.fakes import DatabaseLine
+from tests.bed.proxy import Proxy
 
 LEASE_S = 0.4
 MakeJournal = Callable[..., Any]
@@ -47,9 +47,9 @@ def sql(database: str) -> Iterator[Sql]:
 
 
 @pytest.fixture
-def line(database: str) -> Iterator[DatabaseLine]:
+def line(database: str) -> Iterator[Proxy]:
     given = conninfo_to_dict(database)
-    line = DatabaseLine(str(given["host"]), int(given.get("port", 5432)))
+    line = Proxy(int(given.get("port", 5432)), str(given["host"]))
     yield line
     line.close()
 
@@ -59,7 +59,7 @@ async def new_journal(database: str) -> AsyncIterator[MakeJournal]:
     """Started journals, each a process of its own as far as the database can tell; `line`: by way of it."""
     made: list[Journal] = []
 
-    async def make(*, line: DatabaseLine | None = None, **facts: Any) -> Journal:
+    async def make(*, line: Proxy | None = None, **facts: Any) -> Journal:
         where = (
             database if line is None else make_conninfo(database, host="127.0.0.1", port=line.port, sslmode="disable")
         )

@@ -11,7 +11,7 @@ from receipts.journal import Existing, Journal, end
 from receipts.recovery import claim_orphans, seen_receipts
 from receipts.rows import MoveRow, ReceiptRow
 from registry.errors import Unavailable
-from tests.fakes import DatabaseLine
+from tests.bed.proxy import Proxy
 from tests.integration.receipts.conftest import LEASE_S, MakeJournal, Sql, a_call, a_move, an_end, opening, receipts
 
 
@@ -203,7 +203,7 @@ async def test_large_texts_come_out_as_they_went_in(journal: Journal, sql: Sql):
 
 
 async def test_a_change_in_doubt_that_was_committed_is_not_written_twice(
-    new_journal: MakeJournal, line: DatabaseLine, sql: Sql
+    new_journal: MakeJournal, line: Proxy, sql: Sql
 ):
     journal = await new_journal(line=line)
     row = a_call(journal)
@@ -215,9 +215,7 @@ async def test_a_change_in_doubt_that_was_committed_is_not_written_twice(
     assert row_of(sql, row.id) == ("succeeded", 3, 1)
 
 
-async def test_doubt_about_one_change_does_not_hold_its_neighbours(
-    new_journal: MakeJournal, line: DatabaseLine, sql: Sql
-):
+async def test_doubt_about_one_change_does_not_hold_its_neighbours(new_journal: MakeJournal, line: Proxy, sql: Sql):
     journal = await new_journal(line=line)
     rows = [a_call(journal) for _ in range(30)]
     await asyncio.gather(*(journal.accept(*opening(row)) for row in rows))
@@ -226,7 +224,7 @@ async def test_doubt_about_one_change_does_not_hold_its_neighbours(
     assert {row_of(sql, row.id) for row in rows} == {("succeeded", 3, 1)}
 
 
-async def test_a_change_waits_for_the_database(new_journal: MakeJournal, line: DatabaseLine, sql: Sql):
+async def test_a_change_waits_for_the_database(new_journal: MakeJournal, line: Proxy, sql: Sql):
     journal = await new_journal(line=line)
     row = a_call(journal)
     await journal.accept(*opening(row))
@@ -240,9 +238,7 @@ async def test_a_change_waits_for_the_database(new_journal: MakeJournal, line: D
     assert row_of(sql, row.id)[0] == "succeeded"
 
 
-async def test_a_call_whose_acceptance_was_lost_is_refused_and_ended(
-    new_journal: MakeJournal, line: DatabaseLine, sql: Sql
-):
+async def test_a_call_whose_acceptance_was_lost_is_refused_and_ended(new_journal: MakeJournal, line: Proxy, sql: Sql):
     """It was committed unseen: the caller was told that nothing is accepted, so nothing may come of it."""
     journal = await new_journal(line=line)
     key = str(uuid4())
@@ -257,7 +253,7 @@ async def test_a_call_whose_acceptance_was_lost_is_refused_and_ended(
     assert await journal.accept(*opening(a_call(journal, idempotency_key=key, keyed=True))) is None
 
 
-async def test_reading_says_that_the_database_is_away(new_journal: MakeJournal, line: DatabaseLine):
+async def test_reading_says_that_the_database_is_away(new_journal: MakeJournal, line: Proxy):
     journal = await new_journal(line=line)
     assert await journal.read("SELECT 1 AS one") == [{"one": 1}]
     line.cut()
