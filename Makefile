@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 
-.PHONY: help install install-dev run demo test check fix bench messages screenshots
+.PHONY: help install install-dev run demo test test-topology check fix bench messages screenshots
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     the all-in-one on http://127.0.0.1:8080, state in .reach/ (REACH_HOST, REACH_PORT, REACH_HOME)"
 	@echo "make demo    the same with sample agents and traffic"
 	@echo "make test    all tests; ARGS='-k word' passes options to pytest"
+	@echo "make test-topology  the acceptance tests again, every part of the reach a process of its own"
 	@echo "make check   lint, format, types, import contract, migrations, documentation"
 	@echo "make fix     lint and format, repaired"
 	@echo "make messages     texts that pages show: collected, and their translations compiled"
@@ -33,6 +34,9 @@ TOGETHER := tests/unit tests/contract tests/integration sdk/tests $(addprefix te
 test: install-dev
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile $(TOGETHER) $(ARGS)
 	$(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) $(ARGS)
+
+test-topology: install-dev
+	REACH_TEST_TOPOLOGY=processes $(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) tests/acceptance/sdk $(ARGS)
 
 check: install-dev
 	$(VENV_PYTHON) -m ruff check .

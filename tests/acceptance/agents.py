@@ -51,7 +51,7 @@ class Agent:
 
     def leave(self) -> None:
         """Take the node out, where its instance still runs, and end it."""
-        if self.reach.process is not None and self.reach.process.poll() is None:
+        if self.reach.is_running:
             self.reach.request("DELETE", f"/api/v1/services/{self.service_id}/nodes/{self.node_id}", key=self.key)
         self.node.close()
 

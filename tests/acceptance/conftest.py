@@ -1,4 +1,4 @@
-"""Real instances for the acceptance tests."""
+"""Real instances for the acceptance tests: all-in-ones, or one process a part."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -14,15 +14,16 @@ from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
 from tests.acceptance.agents import Agent, NewAgent, as_person, registered
-from tests.acceptance.instance import Instance, wait_until
+from tests.acceptance.instance import Instance
+from tests.acceptance.kinds import PARTED, Reach, a_reach
 from tests.fakes import Behaviour, FakeNode
 
 
 @pytest.fixture(scope="session")
-def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """One running all-in-one, shared by the tests that do not harm it. What tests wait for is made short."""
+def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reach]:
+    """One running reach, shared by the tests that do not harm it. What tests wait for is made short."""
     short = {"REACH_BODY_TIMEOUT_S": "2", "REACH_IDLE_TIMEOUT_S": "1.5"}
-    instance = Instance(tmp_path_factory.mktemp("reach") / "home", short)
+    instance = a_reach(tmp_path_factory.mktemp("reach") / "home", short)
     try:
         yield instance.start()
     finally:
@@ -30,12 +31,12 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 
 
 @pytest.fixture
-def new_instance(tmp_path: Path) -> Iterator[Callable[..., Instance]]:
+def new_instance(tmp_path: Path) -> Iterator[Callable[..., Reach]]:
     """Instances of the test's own, not yet started: `new_instance("b", DATABASE_URL=…)`."""
-    made: list[Instance] = []
+    made: list[Reach] = []
 
-    def make(name: str = "home", **environment: str) -> Instance:
-        made.append(Instance(tmp_path / name, environment))
+    def make(name: str = "home", **environment: str) -> Reach:
+        made.append(a_reach(tmp_path / name, environment))
         return made[-1]
 
     yield make
@@ -65,8 +66,17 @@ def new_database() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pair(postgresql: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance, Instance]]:
-    """Two all-in-ones on one database. Who kills one starts it again."""
+def pair(request: pytest.FixtureRequest) -> tuple[Instance, Instance]:
+    """Two processes that dispatch, on one database. Who kills one starts it again."""
+    if PARTED:
+        first, second = request.getfixturevalue("reach").dispatchers
+        return first, second
+    return request.getfixturevalue("two_instances")
+
+
+@pytest.fixture(scope="session")
+def two_instances(postgresql: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance, Instance]]:
+    """Two all-in-ones on one database."""
     folder = tmp_path_factory.mktemp("pair")
     with new_database() as url:
         instances = (Instance(folder / "a", {"DATABASE_URL": url}), Instance(folder / "b", {"DATABASE_URL": url}))
@@ -74,7 +84,7 @@ def pair(postgresql: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             for instance in instances:
                 instance.spawn()
             for instance in instances:
-                wait_until(instance.is_ready, f"ready\n{instance.output}")
+                instance.wait_ready()
             yield instances
         finally:
             with ThreadPoolExecutor(2) as both:

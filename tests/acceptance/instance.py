@@ -37,6 +37,12 @@ def kill_server(home: Path) -> None:
             process.kill()
 
 
+def clean_environment() -> dict[str, str]:
+    """Ours, without what this test run says of its own reach."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("REACH_", "PYTEST_", "DATABASE_", "REDIS_"))}
+    return ours | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
@@ -55,6 +61,8 @@ class Instance(Process):
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    name: str = ""
+    """What its log is called, where several share a home."""
 
     command: ClassVar[Sequence[str]] = (sys.executable, "manage.py", "reach_serve")
 
@@ -64,7 +72,7 @@ class Instance(Process):
 
     @property
     def log(self) -> Path:
-        return self.home.with_name(f"{self.home.name}.log")
+        return self.home.with_name(f"{self.name or self.home.name}.log")
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -75,17 +83,10 @@ class Instance(Process):
         return self.credentials["operator_key"]
 
     @property
-    def env(self) -> dict[str, str]:
-        """The environment of everything that belongs to this instance: nothing of the test run's own leaks in."""
-        inherited = {
-            k: v for k, v in os.environ.items() if not k.startswith(("REACH_", "PYTEST_", "DATABASE_", "REDIS_"))
-        }
-        own = {"REACH_HOME": str(self.home), "REACH_PORT": str(self.port), "PYTHONDONTWRITEBYTECODE": "1"}
-        return inherited | own | self.environment
-
-    @property
     def surroundings(self) -> dict[str, Any]:
-        return {"cwd": CHECKOUT, "env": self.env}
+        """Folder and environment of everything that belongs to this instance."""
+        own = {"REACH_HOME": str(self.home), "REACH_PORT": str(self.port), **self.environment}
+        return {"cwd": CHECKOUT, "env": clean_environment() | own}
 
     def is_ready(self) -> bool:
         try:
@@ -103,9 +104,7 @@ class Instance(Process):
     def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of manage.py beside it, with the same environment."""
         command = [sys.executable, "manage.py", *arguments]
-        return subprocess.run(
-            command, cwd=CHECKOUT, env=self.env, capture_output=True, text=True, check=check, timeout=60
-        )
+        return subprocess.run(command, **self.surroundings, capture_output=True, text=True, check=check, timeout=60)
 
     def request(
         self, method: str, path: str, body: Any = None, *, key: str | None = None, headers: dict[str, str] | None = None

@@ -59,6 +59,7 @@ def test_what_happens_while_the_database_is_away(reach: Instance, line: Proxy) -
             line.mend()
             told = under_way.result(timeout=15)
         assert (told.status, told.json["output"]) == (200, {"echo": {"n": 1}})
+        wait_until(reach.is_ready, "every process has its database again")
         assert call_of(reach, told.json["call_id"])["status"] == "succeeded"
         assert kinds_of(reach, told.json["call_id"]) == ["accepted", "routed", "forwarded", "succeeded"]
         assert len(agent.node.invocations) == 1
