@@ -543,6 +543,7 @@ def probes_shown(node: Node) -> dict[str, Any] | None:
         "next": moment(standing.due_at),
         "failures": failures,
         "bars": bars(standing.recent_ms),
+        "slowest": duration(max((ms for ms in standing.recent_ms if ms is not None), default=None)),
     }
 
 
