@@ -15,10 +15,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
 
 import django
 from celery import Celery, signals
+from celery.app.amqp import AMQP
 from celery.beat import ScheduleEntry, Scheduler
 from celery.contrib.django.task import DjangoTask
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
+from kombu.connection import Connection
 from psycopg_pool import PoolTimeout
 
 from reach_project import health
@@ -43,20 +45,42 @@ class ReachTask(DjangoTask):
 
 
 class ScheduleInMemory(Scheduler):
-    """Beat's schedule, kept nowhere: every entry is an interval of seconds. A broker that is away costs a line each."""
+    """Beat's schedule, kept nowhere: every entry is an interval of seconds. A broker that is away costs two lines."""
+
+    away = False
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         try:
             self.apply_async(entry, producer=producer, advance=False)
-        except Exception as exc:  # whatever one message meets, the others and the next ones are sent
-            log.warning("beat could not send %s: %s", entry.task, first_line(exc))
+        except Exception as exc:  # whatever one message meets, the next ones are sent
+            if not self.away:
+                log.warning("beat cannot send, and tries on: %s", first_line(exc))
+            self.away = True
+        else:
+            if self.away:
+                log.warning("beat sends again")
+            self.away = False
+
+
+class Broker(Connection):
+    """A broker that was away is found again in two seconds: Celery's pauses grow to half a minute."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().ensure_connection(*args, **{**kwargs, **EVERY_TWO_SECONDS})
+
+
+EVERY_TWO_SECONDS = {"interval_start": 2, "interval_step": 0, "interval_max": 2}
+
+
+class Messaging(AMQP):
+    Connection = Broker
 
 
 def first_line(exc: Exception) -> str:
     return (str(exc).strip() or type(exc).__name__).splitlines()[0]
 
 
-app = Celery("reach_project", task_cls=ReachTask)
+app = Celery("reach_project", task_cls=ReachTask, amqp=Messaging)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 

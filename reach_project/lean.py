@@ -154,6 +154,10 @@ async def lean(
         return
     try:
         response = await view(request, **kwargs)
+    except asyncio.CancelledError:  # the time to drain is over; nothing else cancels a request
+        if not health.is_stopping():
+            raise
+        response = problem_response("unavailable", detail="the reach is stopping; ask again")
     except Exception:  # the outermost loop of a request: a bug of ours must not take the connection down
         log.exception("a request failed")
         response = problem_response("internal_error", detail="the reach made a mistake; its log has the details")
