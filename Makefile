@@ -10,7 +10,7 @@ help:
 	@echo "make demo    the same with sample agents and traffic"
 	@echo "make test    all tests; ARGS='-k word' passes options to pytest"
 	@echo "make test-topology  the acceptance tests again, every part of the reach a process of its own"
-	@echo "make check   lint, format, types, import contract, migrations, documentation"
+	@echo "make check   lint, format, types, import contract, Dockerfile, migrations, documentation"
 	@echo "make fix     lint and format, repaired"
 	@echo "make messages     texts that pages show: collected, and their translations compiled"
 	@echo "make screenshots  docs/screenshots/, taken anew with the system's Chromium"
@@ -44,6 +44,7 @@ check: install-dev
 	$(VENV_PYTHON) -m mypy
 	cd sdk && ../$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports
+	.venv/bin/hadolint Dockerfile
 	$(VENV_PYTHON) manage.py makemigrations --check --dry-run
 	$(VENV_PYTHON) manage.py reach_configuration --check
 	$(VENV_PYTHON) manage.py reach_messages --check
