@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,7 @@ from registry.models import ApiKey
 
 PREPARATION_LOCK = 0x7265616368  # any number that all processes of one database agree on
 LOOK_EVERY_S = 0.5
-LOCK_TIMEOUT_MS = 3_000
 LOCK_TRIES = 20
-LOCK_PAUSE_S = 2.0
 FIRST_START = "first start"
 
 Say = Callable[[str], object]
@@ -112,17 +111,22 @@ def preparing_alone() -> Iterator[None]:
 
 
 def bring_up_to_date(say: Say) -> None:
-    """Bring the database up to this code. Raises CannotStart when a lock could not be had.
+    """Bring the database up to this code. Raises CannotStart when a lock could not be had."""
+    patiently(partial(migrate, say), say)
+    patiently(maintain_partitions.run, say)  # after a long rest the partitions made ahead are behind
 
-    A migration that waits for a table behind a long query makes everybody else wait behind itself: it gives up after a
-    moment, lets the others through and tries again. Each migration is one transaction, so nothing is left half done.
+
+def patiently(work: Callable[[], object], say: Say, *, lock_timeout_ms: int = 3_000, pause_s: float = 2.0) -> None:
+    """Do work that locks tables, without holding anybody up. Raises CannotStart.
+
+    Who waits for a table behind a long query makes everybody else wait behind himself. So work gives up after a moment,
+    lets the others through and is begun again: it must be able to go on from where it was, as migrations do.
     """
     for tries_left in reversed(range(LOCK_TRIES)):
         try:
             with connection.cursor() as cursor:
-                cursor.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
-            migrate(say)
-            maintain_partitions.run()  # after a long rest the partitions made ahead are behind
+                cursor.execute(f"SET lock_timeout = {lock_timeout_ms}")
+            work()
             return
         except OperationalError as exc:
             if not isinstance(exc.__cause__, psycopg.errors.LockNotAvailable):
@@ -136,7 +140,7 @@ def bring_up_to_date(say: Say) -> None:
             with contextlib.suppress(OperationalError), connection.cursor() as cursor:
                 cursor.execute("RESET lock_timeout")  # the session goes back to the pool
             connection.close()
-        time.sleep(LOCK_PAUSE_S)
+        time.sleep(pause_s)
 
 
 def migrate(say: Say) -> None:
