@@ -30,15 +30,20 @@ WHY_NOT_READY = [
 SENTENCES.extend(WHY_NOT_READY)
 
 
-def home(request: HttpRequest, not_working: Callable[[], Mapping[str, str]]) -> HttpResponse:
-    """Where a stranger lands: does it work, what is registered, what to do next."""
-    why = {part: said(reason) for part, reason in not_working().items()}
+def home(request: HttpRequest, state: Callable[[], tuple[bool, Mapping[str, str]]]) -> HttpResponse:
+    """Where a stranger lands: does it work, what is registered, what to do next.
+
+    `state` tells whether the process takes work, and why each part that does not work does not.
+    """
+    takes_work, broken = state()
+    why = {part: said(reason) for part, reason in broken.items()}
     try:
         registered = None if "database" in why else queries.registered()
     except DatabaseError:  # the page is most needed when something is broken
         registered = None
     base_url = request.build_absolute_uri("/").rstrip("/")
     context = {
+        "takes_work": takes_work,
         "not_working": why,
         "registered": registered,
         "base_url": base_url,

@@ -36,6 +36,8 @@ class Readiness(StrEnum):
     STOPPING = "stopping"
 
 
+TAKES_WORK = (Readiness.READY, Readiness.DEGRADED)
+
 parts: dict[str, Check] = {}
 """What this process looks at: each check answers at once, None or a sentence why its part does not work.
 
@@ -53,10 +55,15 @@ def healthz(_request: HttpRequest) -> JsonResponse:
 
 def readyz(_request: HttpRequest) -> JsonResponse:
     found = look_at_parts()
-    state = Readiness.STOPPING if is_stopping() else readiness(found, weights, _have_worked)
+    state = state_of(found)
     body = {"status": state.value, "parts": {name: why or "ok" for name, why in found.items()}}
-    status = 200 if state in (Readiness.READY, Readiness.DEGRADED) else 503
+    status = 200 if state in TAKES_WORK else 503
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
+
+
+def state_of(found: Mapping[str, str | None]) -> Readiness:
+    """What this process is, by what was found just now."""
+    return Readiness.STOPPING if is_stopping() else readiness(found, weights, _have_worked)
 
 
 def readiness(
@@ -78,9 +85,10 @@ def look_at_parts() -> dict[str, str | None]:
     return found or {"server": "nothing has been started yet"}
 
 
-def not_working() -> dict[str, str]:
-    """The parts that do not work, vital or not."""
-    return {name: why for name, why in look_at_parts().items() if why}
+def state() -> tuple[bool, dict[str, str]]:
+    """Whether this process takes work, and the parts that do not work, vital or not."""
+    found = look_at_parts()
+    return state_of(found) in TAKES_WORK, {name: why for name, why in found.items() if why}
 
 
 def begin_stopping() -> None:

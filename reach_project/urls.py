@@ -17,7 +17,7 @@ urlpatterns = [
     path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("i18n/", include("django.conf.urls.i18n")),
     path("admin/", admin.site.urls),
-    path("", include("dashboard.urls"), {"not_working": health.not_working}),
+    path("", include("dashboard.urls"), {"state": health.state}),
 ]
 
 if settings.REACH_ROLE == "dispatcher":  # in front: the names behind stay known to whoever builds an address

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.instance import CHECKOUT, Instance, free_port, wait_until
+from tests.acceptance.instance import CHECKOUT, Instance, wait_until
+from tests.bed.redis import Redis
 
 NewInstance = Callable[..., Instance]
 WORKER = ["worker", "--pool", "threads", "-c", "4", "-Q", "reach,probes", "--without-gossip", "--without-mingle"]
@@ -15,12 +16,10 @@ WORKER = ["worker", "--pool", "threads", "-c", "4", "-Q", "reach,probes", "--wit
 
 @pytest.fixture
 def redis_url(tmp_path: Path) -> Iterator[str]:
-    port = free_port()
-    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(tmp_path)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    yield f"redis://127.0.0.1:{port}/0"
-    server.terminate()
-    server.wait(10)
+    server = Redis(tmp_path / "redis.log")
+    server.start()
+    yield server.url
+    server.remove()
 
 
 def celery(instance: Instance, *arguments: str) -> subprocess.CompletedProcess[str]:
