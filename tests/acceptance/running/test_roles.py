@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.instance import CHECKOUT, Instance, wait_until
+from tests.acceptance.instance import Instance, wait_until
 from tests.bed.redis import Redis
 
 NewInstance = Callable[..., Instance]
@@ -25,7 +25,7 @@ def redis_url(tmp_path: Path) -> Iterator[str]:
 def celery(instance: Instance, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A Celery command that is expected to end."""
     command = [sys.executable, "-m", "celery", "-A", "reach_project", *arguments]
-    return subprocess.run(command, cwd=CHECKOUT, env=instance.env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, **instance.surroundings, capture_output=True, text=True, timeout=60)
 
 
 def test_an_unknown_role_is_refused_in_one_sentence(new_instance: NewInstance) -> None:
