@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 STORE_REFUSALS_EVERY_S = 10.0
 SNAPSHOT_STALE_AFTER_S = 10.0
+FIRST_TABLES_S = 5.0
 
 View = Callable[..., Awaitable[Any]]
 HOT: dict[str, View] = {
@@ -107,6 +109,7 @@ async def lifespan(receive: Receive, send: Send) -> None:
     await receive()
     parts = await live.start_parts(settings.REACH_ROLE)
     live.current = parts
+    await first_tables(parts)
     health.parts["snapshot"] = lambda: snapshot_trouble(parts)
     health.start()
     storing = asyncio.create_task(store_refusals(parts))
@@ -119,6 +122,14 @@ async def lifespan(receive: Receive, send: Send) -> None:
     storing.cancel()
     await parts.stop()
     await send({"type": "lifespan.shutdown.complete"})
+
+
+async def first_tables(parts: live.LiveParts) -> None:
+    """Listen to nobody before the tables are there, where the database can give them: no call is refused for it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_TABLES_S):
+            while parts.snapshot.tables is None:
+                await asyncio.sleep(0.01)
 
 
 def snapshot_trouble(parts: live.LiveParts) -> str | None:
