@@ -141,5 +141,6 @@ def schedule(sender: Celery, **_: object) -> None:
             every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
             every("routing.sync_route_file", 10.0),
             every("receipts.maintain_partitions", 600.0),
+            every("receipts.forget_what_is_old", 600.0),
         )
     }

@@ -339,7 +339,20 @@ REACH_START_PATIENCE_S = limit(
 )
 REACH_PARTITION_HOURS = limit("REACH_PARTITION_HOURS", 24, "h", "calls and receipts are partitioned by this span")
 REACH_PARTITIONS_AHEAD = limit("REACH_PARTITIONS_AHEAD", 7, "partitions", "made in advance")
-REACH_RETENTION_DAYS = limit("REACH_RETENTION_DAYS", 30, "days", "older calls and receipts are dropped")
+
+# --- Retention -------------------------------------------------------------------------------------------------------
+
+REACH_RETENTION_DAYS = limit(
+    "REACH_RETENTION_DAYS", 30, "days", "older calls, receipts, refusal counts and rows of removed nodes are deleted"
+)
+REACH_AUDIT_DAYS = limit("REACH_AUDIT_DAYS", 400, "days", "the audit log; a year and what a yearly review needs on top")
+REACH_EXPIRED_NODE_DAYS = limit(
+    "REACH_EXPIRED_NODE_DAYS", 7, "days", "a node silent for so long leaves the lists; operators' choices stay"
+)
+REACH_ENDED_KEY_DAYS = limit("REACH_ENDED_KEY_DAYS", 90, "days", "keys revoked or run out are shown for so long")
+REACH_GONE_PROCESS_HOURS = limit(
+    "REACH_GONE_PROCESS_HOURS", 1, "h", "leases of processes that are gone; their calls are taken over at once"
+)
 
 # --- Registry --------------------------------------------------------------------------------------------------------
 

@@ -115,3 +115,18 @@ class ProcessLease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.host}:{self.pid}"
+
+
+class Maintenance(models.Model):
+    """One row: what the last run of retention did, so that people see that it runs (`receipts.retention`)."""
+
+    ran_at = models.DateTimeField(_("ran at"))
+    took_ms = models.PositiveIntegerField(_("took (ms)"))
+    deleted = models.JSONField(_("deleted"), default=dict)  # {kind: rows}
+    finished = models.BooleanField(_("finished"), default=True)  # False: a backlog was carried over
+
+    class Meta:
+        verbose_name = verbose_name_plural = _("last run of retention")
+
+    def __str__(self) -> str:
+        return str(self.ran_at)

@@ -1,12 +1,18 @@
 """Partitions of `calls` and `receipts`: by the UUIDv7 of the call, whose first 48 bits are its epoch milliseconds."""
 
+import logging
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from django.db import connection, transaction
+import psycopg
+from django.db import OperationalError, connection, transaction
 
 TABLES = {"calls": "id", "receipts": "call_id"}
 ADVISORY_LOCK = 0x5EAC_0001
+LOCK_PATIENCE = "2s"
+"""Whoever waits for a table's lock makes all later comers wait behind him: better to try again in ten minutes."""
+
+log = logging.getLogger(__name__)
 
 
 def lowest_id(at: datetime) -> UUID:
@@ -25,7 +31,7 @@ def ensure_partitions(now: datetime, *, hours: int, ahead: int) -> list[str]:
     Rows that fell into the default partition meanwhile are moved.
     """
     span = timedelta(hours=hours)
-    first = datetime.fromtimestamp(now.timestamp() // span.total_seconds() * span.total_seconds(), UTC)
+    first = span_start(now, span)
     made = []
     for table, key in TABLES.items():
         for step in range(ahead + 1):
@@ -35,16 +41,67 @@ def ensure_partitions(now: datetime, *, hours: int, ahead: int) -> list[str]:
     return made
 
 
+def span_start(at: datetime, span: timedelta) -> datetime:
+    """The start of the span that a moment lies in; spans are counted from 1970."""
+    return datetime.fromtimestamp(at.timestamp() // span.total_seconds() * span.total_seconds(), UTC)
+
+
+def rescue_default_rows(*, hours: int, at_most: int = 100) -> list[str]:
+    """Make the partitions that rows of the default one belong into, and move them there; the names made.
+
+    They fell there because nobody made partitions ahead: there they would never be dropped, and slow every search.
+    """
+    span = timedelta(hours=hours)
+    made: list[str] = []
+    for table, key in TABLES.items():
+        while len(made) < at_most and (oldest := oldest_default_row(table, key)) is not None:
+            bounds = gap_around(oldest, span, partition_bounds(table))
+            if not make_partition(table, key, *bounds):
+                break
+            made.append(partition_name(table, bounds[0]))
+    return made
+
+
+def oldest_default_row(table: str, key: str) -> datetime | None:
+    """When the oldest row that fell into the default partition was made."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {key} FROM {table}_default ORDER BY {key} LIMIT 1")
+        row = cursor.fetchone()
+    return None if row is None else moment_of(row[0])
+
+
+def gap_around(at: datetime, span: timedelta, taken: list[tuple[str, datetime, datetime]]) -> tuple[datetime, datetime]:
+    """The part of the span around `at` that no partition has taken; spans of another length may lie beside it."""
+    low = span_start(at, span)
+    before = [high for _name, _low, high in taken if high <= at]
+    after = [low for _name, low, _high in taken if low > at]
+    return max([low, *before]), min([low + span, *after])
+
+
 def partition_name(table: str, low: datetime) -> str:
     return f"{table}_p{low:%Y%m%d%H}"
 
 
-@transaction.atomic
 def make_partition(table: str, key: str, low: datetime, high: datetime) -> bool:
-    """Make one partition, unless it is there or overlaps one of another span. True when it was made."""
+    """Make one partition, unless it is there or overlaps one of another span. True when it was made.
+
+    False also when somebody has the table locked: rows without a partition are kept in the default one meanwhile.
+    """
+    try:
+        return _make_partition(table, key, low, high)
+    except OperationalError as exc:
+        if not isinstance(exc.__cause__, psycopg.errors.LockNotAvailable):
+            raise
+        log.warning("%s is in use: its partition from %s is made next time", table, low)
+        return False
+
+
+@transaction.atomic
+def _make_partition(table: str, key: str, low: datetime, high: datetime) -> bool:
     name = partition_name(table, low)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [ADVISORY_LOCK])
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_PATIENCE])
         cursor.execute("SELECT to_regclass(%s)", [name])
         if cursor.fetchone()[0] is not None or overlaps(table, low, high):
             return False
@@ -80,12 +137,26 @@ def overlaps(table: str, low: datetime, high: datetime) -> bool:
 
 
 def drop_partitions(before: datetime) -> list[str]:
-    """Drop every partition that ends before `before`; returns their names. Retention: no row is deleted singly."""
-    dropped = []
-    for table in TABLES:
-        for name, _low, high in partition_bounds(table):
-            if high <= before:
-                with transaction.atomic(), connection.cursor() as cursor:
-                    cursor.execute(f"DROP TABLE {name}")
-                dropped.append(name)
-    return dropped
+    """Drop every partition that ends before `before`; returns their names. Retention: no row is deleted singly.
+
+    One that somebody reads (a backup, say) is left to the next time.
+    """
+    return [
+        name
+        for table in TABLES
+        for name, _low, high in partition_bounds(table)
+        if high <= before and drop_partition(name)
+    ]
+
+
+def drop_partition(name: str) -> bool:
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_PATIENCE])
+            cursor.execute(f"DROP TABLE IF EXISTS {name}")
+    except OperationalError as exc:
+        if not isinstance(exc.__cause__, psycopg.errors.LockNotAvailable):
+            raise
+        log.warning("%s is in use: it is dropped next time", name)
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Calls whose process is gone: claimed under a new fence for whoever carries on. Retention of what is long over."""
+"""Calls whose process is gone: claimed under a new fence for whoever carries on."""
 
 from typing import Any
 from uuid import UUID
@@ -33,9 +33,3 @@ async def seen_receipts(journal: Journal, call_id: UUID) -> list[Seen]:
         "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq", call_id
     )
     return [Seen(**row) for row in rows]
-
-
-FORGET = """
-WITH gone AS (DELETE FROM process_leases WHERE lease_expires_at < now() - interval '1 hour')
-DELETE FROM idempotency WHERE expires_at < now()
-"""

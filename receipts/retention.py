@@ -1,0 +1,288 @@
+"""How long each kind of data is kept: one table, read by the task that deletes and by the pages that show it.
+
+Calls and receipts go with their partitions. Everything else goes in batches, each its own short transaction.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from axes.models import AccessAttempt
+from django.conf import settings
+from django.contrib.admin.models import LogEntry
+from django.contrib.sessions.models import Session
+from django.db import DatabaseError, connection, transaction
+from django.db.models import Min, QuerySet
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from receipts.models import IdempotencyKey, Maintenance, ProcessLease
+from receipts.partitions import drop_partitions, partition_bounds, rescue_default_rows
+from registry import retention as registry_retention
+from registry import services
+from registry.models import ApiKey, AuditEvent, Node, RefusalCount
+
+BATCH = 2000
+RUN_S = 60.0
+"""A run that has taken so long leaves the rest to the next one."""
+LOOK_PATIENCE = "2s"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of data: where it lies, how long it is kept, and how a batch of what is older is let go."""
+
+    name: str
+    label: Promise
+    tables: tuple[str, ...]
+    kept: timedelta | None = None
+    """After the moment that `oldest` speaks of; None: for ever."""
+    setting: str = ""
+    let_go: Callable[[datetime, int], int] | None = None
+    """Deletes at most so many of what is older than a moment; how many it deleted."""
+    oldest: Callable[[], datetime | None] = lambda: None
+    note: str | Promise = ""
+
+
+def kinds() -> list[Kind]:
+    """Every kind of data that grows, in the order in which it is looked at."""
+    calls_kept, audit_kept = timedelta(days=settings.REACH_RETENTION_DAYS), timedelta(days=settings.REACH_AUDIT_DAYS)
+    lockout = timedelta(seconds=settings.REACH_LOGIN_LOCKOUT_S)
+    removed = Node.objects.exclude(deleted_at=None)
+    silent = Node.objects.present().filter(lease__expired=True)
+    return [
+        Kind(
+            "calls",
+            _("Calls and their receipts"),
+            ("calls", "receipts"),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            lambda before, _limit: len(drop_partitions(before)),
+            oldest_partition,
+            note=_("dropped by whole partitions"),
+        ),
+        Kind(
+            "idempotency_keys",
+            _("Idempotency keys"),
+            ("idempotency",),
+            timedelta(),
+            "REACH_IDEMPOTENCY_TTL_S",
+            batch_of(IdempotencyKey.objects.all(), "expires_at"),
+            oldest_of(IdempotencyKey.objects.all(), "expires_at"),
+            note=_("from the end of each key's own time"),
+        ),
+        Kind(
+            "processes",
+            _("Leases of processes"),
+            ("process_leases",),
+            timedelta(hours=settings.REACH_GONE_PROCESS_HOURS),
+            "REACH_GONE_PROCESS_HOURS",
+            batch_of(ProcessLease.objects.all(), "lease_expires_at"),
+            oldest_of(ProcessLease.objects.all(), "lease_expires_at"),
+        ),
+        Kind(
+            "refusals",
+            _("Counts of refused requests"),
+            ("registry_refusalcount",),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            batch_of(RefusalCount.objects.all(), "minute"),
+            oldest_of(RefusalCount.objects.all(), "minute"),
+        ),
+        Kind(
+            "silent_nodes",
+            _("Silent nodes"),
+            ("registry_nodelease",),
+            timedelta(days=settings.REACH_EXPIRED_NODE_DAYS),
+            "REACH_EXPIRED_NODE_DAYS",
+            take_off_silent_nodes,
+            oldest_of(silent, "lease__expired_since"),
+            note=_("taken off the lists; their operators' choices stay"),
+        ),
+        Kind(
+            "removed_nodes",
+            _("Removed nodes"),
+            ("registry_node", "registry_declaration"),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            registry_retention.forget_removed_nodes,
+            oldest_of(removed, "deleted_at"),
+            note=_("kept where an operator chose something for their return"),
+        ),
+        Kind(
+            "ended_keys",
+            _("Ended API keys"),
+            ("registry_apikey",),
+            timedelta(days=settings.REACH_ENDED_KEY_DAYS),
+            "REACH_ENDED_KEY_DAYS",
+            registry_retention.forget_ended_keys,
+            oldest_of(ApiKey.objects.exclude(revoked_at=None), "revoked_at"),
+        ),
+        Kind(
+            "audit",
+            _("Audit log"),
+            ("registry_auditevent",),
+            audit_kept,
+            "REACH_AUDIT_DAYS",
+            registry_retention.forget_audit_events,
+            oldest_of(AuditEvent.objects.all(), "at"),
+        ),
+        Kind(
+            "admin_log",
+            _("Edits of users and groups"),
+            ("django_admin_log",),
+            audit_kept,
+            "REACH_AUDIT_DAYS",
+            batch_of(LogEntry.objects.all(), "action_time"),
+            oldest_of(LogEntry.objects.all(), "action_time"),
+        ),
+        Kind(
+            "sessions",
+            _("Logins"),
+            ("django_session",),
+            timedelta(),
+            "",
+            batch_of(Session.objects.all(), "expire_date"),
+            oldest_of(Session.objects.all(), "expire_date"),
+            note=_("until each runs out, two weeks after the login"),
+        ),
+        Kind(
+            "failed_logins",
+            _("Failed logins"),
+            ("axes_accessattempt",),
+            lockout,
+            "REACH_LOGIN_LOCKOUT_S",
+            batch_of(AccessAttempt.objects.all(), "attempt_time"),
+            oldest_of(AccessAttempt.objects.all(), "attempt_time"),
+        ),
+        *changes_of_nodes(calls_kept),
+        Kind(
+            "routes",
+            _("Route table revisions and changes"),
+            ("routing_tablerevision", "routing_route", "routing_routechange", "routing_approval"),
+            note=_("grow by people's work only"),
+        ),
+    ]
+
+
+def changes_of_nodes(kept: timedelta) -> list[Kind]:
+    """The history of nodes' states, where the registry keeps one."""
+    forget_changes = getattr(services, "forget_old_changes", None)
+    if forget_changes is None:
+        return []
+    return [
+        Kind(
+            "status_changes",
+            _("History of nodes"),
+            ("registry_statuschange",),
+            kept,
+            "REACH_RETENTION_DAYS",
+            lambda before, _limit: forget_changes(before) or 0,
+        )
+    ]
+
+
+def batch_of(rows: QuerySet, field: str) -> Callable[[datetime, int], int]:
+    return lambda before, limit: registry_retention.delete_batch(rows.filter(**{f"{field}__lt": before}), limit)
+
+
+def oldest_of(rows: QuerySet, field: str) -> Callable[[], datetime | None]:
+    return lambda: rows.aggregate(oldest=Min(field))["oldest"]
+
+
+def oldest_partition() -> datetime | None:
+    """The upper end of the oldest partition: it is dropped when all of it is past retention."""
+    return min((bounds[0][2] for table in ("calls", "receipts") if (bounds := partition_bounds(table))), default=None)
+
+
+def take_off_silent_nodes(before: datetime, limit: int) -> int:
+    kept = timedelta(days=settings.REACH_EXPIRED_NODE_DAYS)
+    return registry_retention.take_off_expired_nodes(before, before + kept, limit)
+
+
+# --- Deleting --------------------------------------------------------------------------------------------------------
+
+
+def forget(now: datetime, *, batch: int = BATCH, run_s: float = RUN_S) -> Maintenance:
+    """Let go of all that is past its time at `now`, for at most `run_s` seconds; what was done, also kept as a row.
+
+    Several may run at once: rows that another one holds are skipped.
+    """
+    started = time.monotonic()
+    deleted: Counter[str] = Counter()
+    rescue_default_rows(hours=settings.REACH_PARTITION_HOURS)
+    left = [kind for kind in kinds() if kind.let_go is not None]
+    while left:  # a batch of each in turn: a backlog of one kind does not make the others wait for days
+        left = [kind for kind in left if let_go(kind, now, batch, deleted) >= batch]
+        if time.monotonic() - started >= run_s:
+            break
+    took_ms = round((time.monotonic() - started) * 1000)
+    facts = {"ran_at": now, "took_ms": took_ms, "deleted": dict(+deleted), "finished": not left}
+    return Maintenance.objects.update_or_create(pk=1, defaults=facts)[0]
+
+
+def let_go(kind: Kind, now: datetime, batch: int, deleted: Counter[str]) -> int:
+    """Let go of one batch, and count it."""
+    assert kind.let_go is not None and kind.kept is not None
+    taken = kind.let_go(now - kind.kept, batch)
+    deleted[kind.name] += taken
+    return taken
+
+
+# --- Showing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """How much there is of one kind of data, and what becomes of it."""
+
+    kind: Kind
+    rows: int | None
+    """As the planner estimates; None where it has never looked."""
+    size_bytes: int
+    oldest: datetime | None
+    next_deletion: datetime | None
+    deleted_last: int
+
+
+def stored(now: datetime, last: Maintenance | None) -> list[Stored]:
+    """What the database holds, at the cost of a glance: estimates, never counts."""
+    found = []
+    for kind in kinds():
+        rows, size = estimate(kind.tables)
+        oldest = glance(kind.oldest)
+        due = max(oldest + kind.kept, now) if oldest is not None and kind.kept is not None else None
+        found.append(Stored(kind, rows, size, oldest, due, (last.deleted if last else {}).get(kind.name, 0)))
+    return found
+
+
+def last_run() -> Maintenance | None:
+    return Maintenance.objects.filter(pk=1).first()
+
+
+def estimate(tables: Sequence[str]) -> tuple[int | None, int]:
+    """Rows (None: never analyzed) and bytes of tables with all their partitions, as PostgreSQL's catalogue knows."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH RECURSIVE part(oid) AS ("
+            " SELECT c.oid FROM unnest(%s::text[]) AS name JOIN pg_class c ON c.oid = to_regclass(name)"
+            " UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN part ON i.inhparent = part.oid)"
+            " SELECT sum(c.reltuples) FILTER (WHERE c.reltuples >= 0), coalesce(sum(pg_total_relation_size(c.oid)), 0)"
+            " FROM part JOIN pg_class c USING (oid) WHERE c.relkind = 'r'",
+            [list(tables)],
+        )
+        rows, size = cursor.fetchone()
+    return (None if rows is None else int(rows)), int(size)
+
+
+def glance(question: Callable[[], datetime | None]) -> datetime | None:
+    """An answer that costs little, or none: a page must not wait for a search through millions of rows."""
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [LOOK_PATIENCE])
+            return question()
+    except DatabaseError:
+        return None
