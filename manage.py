@@ -13,6 +13,7 @@ NEEDS_NO_DATABASE = {
     "findstatic",
     "makemessages",
     "reach_configuration",
+    "reach_doctor",  # says itself what is wrong with the database
     "reach_serve",  # starts it itself, after it has made sure of its port
     "spectacular",
 }
