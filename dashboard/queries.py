@@ -1,7 +1,17 @@
 """Read models: a function a panel, each returns plain data."""
 
+import math
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.template.defaultfilters import filesizeformat
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from receipts.retention import Kind, Stored
+from registry.console import NOTHING, moment
 from registry.core.node import AdminState, Health
 from registry.models import Capability, Node, Service
 from routing.models import TableRevision
@@ -31,3 +41,47 @@ def registered() -> Registered:
         routes=live.routes.count() if live else 0,
         table_revision=live.number if live else 0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """One kind of data as a line of a table."""
+
+    label: Any
+    note: Any
+    setting: str
+    rows: str
+    size: str
+    oldest: Any
+    kept: str
+    next_deletion: Any
+
+
+def stored_row(stored: Stored, now: datetime) -> StoredRow:
+    due = stored.next_deletion
+    return StoredRow(
+        label=stored.kind.label,
+        note=stored.kind.note,
+        setting=stored.kind.setting,
+        rows=NOTHING if stored.rows is None else f"≈ {intcomma(stored.rows)}",
+        size=filesizeformat(stored.size_bytes) if stored.size_bytes else NOTHING,
+        oldest=moment(stored.oldest),
+        kept=kept_words(stored.kind),
+        next_deletion=_("with the next run") if due is not None and due <= now else moment(due),
+    )
+
+
+def kept_words(kind: Kind) -> str:
+    """How long a kind of data is kept, in the largest unit that it fills."""
+    if kind.kept is None:
+        return _("for ever")
+    if not kind.kept:
+        return _("until it runs out")
+    if kind.kept >= timedelta(days=1):
+        days = round(kind.kept / timedelta(days=1))
+        return ngettext("%(n)s day", "%(n)s days", days) % {"n": days}
+    if kind.kept >= timedelta(hours=1):
+        hours = round(kind.kept / timedelta(hours=1))
+        return ngettext("%(n)s hour", "%(n)s hours", hours) % {"n": hours}
+    minutes = math.ceil(kind.kept / timedelta(minutes=1))
+    return ngettext("%(n)s minute", "%(n)s minutes", minutes) % {"n": minutes}

@@ -98,6 +98,18 @@ UNFOLD: dict[str, Any] = {
                     link(_("Audit log"), "fact_check", "registry_auditevent", "registry.view_auditevent"),
                 ],
             },
+            {
+                "title": _("Installation"),
+                "separator": True,
+                "items": [
+                    {
+                        "title": _("Health and data"),
+                        "icon": "health_and_safety",
+                        "link": reverse_lazy("installation"),
+                        "permission": may("registry.change_node"),
+                    }
+                ],
+            },
         ],
     },
 }

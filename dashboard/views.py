@@ -1,16 +1,23 @@
-"""Pages outside the admin."""
+"""Pages that belong to no model: the first page, the state of the installation, and what a locked out person sees."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from dashboard import queries
+from dashboard.site import may
+from receipts import retention
 from registry.wording import SENTENCES, said
 
 WHY_NOT_READY = [
@@ -56,6 +63,25 @@ def credentials_place(request: HttpRequest) -> str:
     """Where this instance keeps its credentials, said only to its own machine."""
     at_home = request.META.get("REMOTE_ADDR") in ("127.0.0.1", "::1")
     return str((settings.REACH_HOME if at_home else Path("$REACH_HOME")) / "credentials.json")
+
+
+def installation(request: HttpRequest, examine: Callable[[], Sequence[Any]]) -> HttpResponse:
+    """What the doctor finds, and what the database holds for how long. For who may act on it."""
+    if not may("registry.change_node")(request):
+        raise PermissionDenied
+    now = timezone.now()
+    found = examine()
+    last_run = retention.last_run()
+    context = {
+        **admin.site.each_context(request),
+        "title": _("Health of the installation"),
+        "wrong": sorted((finding for finding in found if finding.level != "ok"), key=lambda finding: finding.level),
+        "well": [finding for finding in found if finding.level == "ok"],
+        "stored": [queries.stored_row(row, now) for row in retention.stored(now)],
+        "last_run": last_run,
+        "deleted_last": sum(last_run.deleted.values()) if last_run else 0,
+    }
+    return render(request, "admin/installation.html", context)
 
 
 def locked_out(request: HttpRequest, *_args: object, **_kwargs: object) -> HttpResponse:

@@ -5,7 +5,9 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
+from dashboard.views import installation
 from reach_project import error_pages, health
+from reach_project.doctor import examine
 
 urlpatterns = [
     path("healthz", health.healthz),
@@ -16,6 +18,7 @@ urlpatterns = [
     path("api/v1/schema", SpectacularJSONAPIView.as_view(), name="schema"),
     path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("i18n/", include("django.conf.urls.i18n")),
+    path("admin/installation/", admin.site.admin_view(installation), {"examine": examine}, name="installation"),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls"), {"state": health.state}),
 ]

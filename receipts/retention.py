@@ -8,26 +8,28 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Min, QuerySet
+from django.db.models import Exists, Min, OuterRef, QuerySet
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from receipts.models import IdempotencyKey, Maintenance, ProcessLease
-from receipts.partitions import drop_partitions, partition_bounds, rescue_default_rows
+from receipts.partitions import TABLES, drop_partitions, moment_of, partition_bounds, rescue_default_rows
 from registry import retention as registry_retention
-from registry import services
-from registry.models import ApiKey, AuditEvent, Node, RefusalCount
+from registry.health import forget_old_changes
+from registry.models import ApiKey, AuditEvent, Node, RefusalCount, StatusChange
 
 BATCH = 2000
 RUN_S = 60.0
 """A run that has taken so long leaves the rest to the next one."""
 LOOK_PATIENCE = "2s"
+COUNTED_AT_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,14 @@ class Kind:
     label: Promise
     tables: tuple[str, ...]
     kept: timedelta | None = None
-    """After the moment that `oldest` speaks of; None: for ever."""
+    """Counted from `due`; None: for ever."""
     setting: str = ""
     let_go: Callable[[datetime, int], int] | None = None
     """Deletes at most so many of what is older than a moment; how many it deleted."""
     oldest: Callable[[], datetime | None] = lambda: None
+    """How old the oldest row is, where it has an age."""
+    due: Callable[[], datetime | None] | None = None
+    """From when on the first that goes is kept, where that is not its age."""
     note: str | Promise = ""
 
 
@@ -52,6 +57,7 @@ def kinds() -> list[Kind]:
     lockout = timedelta(seconds=settings.REACH_LOGIN_LOCKOUT_S)
     removed = Node.objects.exclude(deleted_at=None)
     silent = Node.objects.present().filter(lease__expired=True)
+    later_change = StatusChange.objects.filter(node=OuterRef("node"), pk__gt=OuterRef("pk"))
     return [
         Kind(
             "calls",
@@ -60,7 +66,8 @@ def kinds() -> list[Kind]:
             calls_kept,
             "REACH_RETENTION_DAYS",
             lambda before, _limit: len(drop_partitions(before)),
-            oldest_partition,
+            oldest_call,
+            oldest_partition_end,
             note=_("dropped by whole partitions"),
         ),
         Kind(
@@ -70,7 +77,7 @@ def kinds() -> list[Kind]:
             timedelta(),
             "REACH_IDEMPOTENCY_TTL_S",
             batch_of(IdempotencyKey.objects.all(), "expires_at"),
-            oldest_of(IdempotencyKey.objects.all(), "expires_at"),
+            due=oldest_of(IdempotencyKey.objects.all(), "expires_at"),
             note=_("from the end of each key's own time"),
         ),
         Kind(
@@ -80,7 +87,7 @@ def kinds() -> list[Kind]:
             timedelta(hours=settings.REACH_GONE_PROCESS_HOURS),
             "REACH_GONE_PROCESS_HOURS",
             batch_of(ProcessLease.objects.all(), "lease_expires_at"),
-            oldest_of(ProcessLease.objects.all(), "lease_expires_at"),
+            due=oldest_of(ProcessLease.objects.all(), "lease_expires_at"),
         ),
         Kind(
             "refusals",
@@ -93,32 +100,33 @@ def kinds() -> list[Kind]:
         ),
         Kind(
             "silent_nodes",
-            _("Silent nodes"),
-            ("registry_nodelease",),
+            _("Nodes"),
+            ("registry_node", "registry_nodelease", "registry_nodeprobe", "registry_declaration"),
             timedelta(days=settings.REACH_EXPIRED_NODE_DAYS),
             "REACH_EXPIRED_NODE_DAYS",
             take_off_silent_nodes,
             oldest_of(silent, "lease__expired_since"),
-            note=_("taken off the lists; their operators' choices stay"),
+            note=_("after their last sign of life; then off the lists, operators' choices stay"),
         ),
         Kind(
             "removed_nodes",
-            _("Removed nodes"),
-            ("registry_node", "registry_declaration"),
+            _("Nodes off the lists"),
+            (),
             calls_kept,
             "REACH_RETENTION_DAYS",
             registry_retention.forget_removed_nodes,
             oldest_of(removed, "deleted_at"),
-            note=_("kept where an operator chose something for their return"),
+            note=_("kept on where an operator chose something for their return"),
         ),
         Kind(
             "ended_keys",
-            _("Ended API keys"),
+            _("API keys"),
             ("registry_apikey",),
             timedelta(days=settings.REACH_ENDED_KEY_DAYS),
             "REACH_ENDED_KEY_DAYS",
             registry_retention.forget_ended_keys,
             oldest_of(ApiKey.objects.exclude(revoked_at=None), "revoked_at"),
+            note=_("after they were revoked or ran out"),
         ),
         Kind(
             "audit",
@@ -145,7 +153,7 @@ def kinds() -> list[Kind]:
             timedelta(),
             "",
             batch_of(Session.objects.all(), "expire_date"),
-            oldest_of(Session.objects.all(), "expire_date"),
+            due=oldest_of(Session.objects.all(), "expire_date"),
             note=_("until each runs out, two weeks after the login"),
         ),
         Kind(
@@ -157,30 +165,23 @@ def kinds() -> list[Kind]:
             batch_of(AccessAttempt.objects.all(), "attempt_time"),
             oldest_of(AccessAttempt.objects.all(), "attempt_time"),
         ),
-        *changes_of_nodes(calls_kept),
+        Kind(
+            "status_changes",
+            _("History of nodes"),
+            ("registry_statuschange",),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            lambda before, limit: forget_old_changes(before, batch=limit),
+            oldest_of(StatusChange.objects.all(), "at"),
+            oldest_of(StatusChange.objects.filter(Exists(later_change)), "at"),
+            note=_("the last change of each node stays"),
+        ),
         Kind(
             "routes",
             _("Route table revisions and changes"),
             ("routing_tablerevision", "routing_route", "routing_routechange", "routing_approval"),
             note=_("grow by people's work only"),
         ),
-    ]
-
-
-def changes_of_nodes(kept: timedelta) -> list[Kind]:
-    """The history of nodes' states, where the registry keeps one."""
-    forget_changes = getattr(services, "forget_old_changes", None)
-    if forget_changes is None:
-        return []
-    return [
-        Kind(
-            "status_changes",
-            _("History of nodes"),
-            ("registry_statuschange",),
-            kept,
-            "REACH_RETENTION_DAYS",
-            lambda before, _limit: forget_changes(before) or 0,
-        )
     ]
 
 
@@ -192,9 +193,16 @@ def oldest_of(rows: QuerySet, field: str) -> Callable[[], datetime | None]:
     return lambda: rows.aggregate(oldest=Min(field))["oldest"]
 
 
-def oldest_partition() -> datetime | None:
-    """The upper end of the oldest partition: it is dropped when all of it is past retention."""
-    return min((bounds[0][2] for table in ("calls", "receipts") if (bounds := partition_bounds(table))), default=None)
+def oldest_call() -> datetime | None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM calls ORDER BY id LIMIT 1")
+        row = cursor.fetchone()
+    return None if row is None else moment_of(row[0])
+
+
+def oldest_partition_end() -> datetime | None:
+    """A partition is dropped when all of it is past retention: its end counts."""
+    return min((bounds[0][2] for table in TABLES if (bounds := partition_bounds(table))), default=None)
 
 
 def take_off_silent_nodes(before: datetime, limit: int) -> int:
@@ -240,21 +248,21 @@ class Stored:
 
     kind: Kind
     rows: int | None
-    """As the planner estimates; None where it has never looked."""
+    """As the planner estimates, or counted where that costs nothing; None where neither is to be had."""
     size_bytes: int
     oldest: datetime | None
     next_deletion: datetime | None
-    deleted_last: int
 
 
-def stored(now: datetime, last: Maintenance | None) -> list[Stored]:
+def stored(now: datetime) -> list[Stored]:
     """What the database holds, at the cost of a glance: estimates, never counts."""
     found = []
     for kind in kinds():
         rows, size = estimate(kind.tables)
         oldest = glance(kind.oldest)
-        due = max(oldest + kind.kept, now) if oldest is not None and kind.kept is not None else None
-        found.append(Stored(kind, rows, size, oldest, due, (last.deleted if last else {}).get(kind.name, 0)))
+        first = glance(kind.due) if kind.due else oldest
+        next_deletion = max(first + kind.kept, now) if first is not None and kind.kept is not None else None
+        found.append(Stored(kind, rows, size, oldest, next_deletion))
     return found
 
 
@@ -263,7 +271,7 @@ def last_run() -> Maintenance | None:
 
 
 def estimate(tables: Sequence[str]) -> tuple[int | None, int]:
-    """Rows (None: never analyzed) and bytes of tables with all their partitions, as PostgreSQL's catalogue knows."""
+    """Rows and bytes of tables with all their partitions, as PostgreSQL's catalogue knows; see `Stored.rows`."""
     with connection.cursor() as cursor:
         cursor.execute(
             "WITH RECURSIVE part(oid) AS ("
@@ -274,7 +282,19 @@ def estimate(tables: Sequence[str]) -> tuple[int | None, int]:
             [list(tables)],
         )
         rows, size = cursor.fetchone()
-    return (None if rows is None else int(rows)), int(size)
+        return (counted(cursor, tables) if rows is None else int(rows)), int(size)
+
+
+def counted(cursor: Any, tables: Sequence[str]) -> int | None:
+    """Rows of tables that nobody has analyzed yet: those are new and small, so counting stops early."""
+    total = 0
+    for table in tables:
+        cursor.execute(f"SELECT count(*) FROM (SELECT FROM {table} LIMIT %s) AS first", [COUNTED_AT_MOST])
+        (rows,) = cursor.fetchone()
+        if rows == COUNTED_AT_MOST:
+            return None
+        total += rows
+    return total if tables else None
 
 
 def glance(question: Callable[[], datetime | None]) -> datetime | None:

@@ -118,7 +118,7 @@ FREE = re.compile(
     Agent-Reach | English | STAGING | staging | OpenAPI | CSS | JSON | UTC | REST | SHA-256 | /readyz
     | https?://\S+ | /reach/\w+ | k_\w+ | user:\w+ | node:\S+ | [0-9a-f]{8,} (?:-[0-9a-f]+)* | [\w-]+/[a-f]\b
     | route_change:\d+ | zh-hans | \ben\b | (?:GET|POST)[ ] | LDAP | Mac
-    | \b(?:Control|Command|esc)\b
+    | \b(?:Control|Command|esc)\b | \b[KMGT]B\b
     | (?:User-group|Group-permission)[ ]relationships?(?::[ ]\w+[ ]object)?
     """,
     re.VERBOSE,

@@ -23,7 +23,7 @@ from registry import services
 from registry.auth import Key
 from registry.core.node import AdminState
 from registry.errors import NotFound
-from registry.models import ApiKey, AuditEvent, Declaration, Node, NodeLease, RefusalCount
+from registry.models import ApiKey, AuditEvent, Declaration, Node, NodeLease, RefusalCount, StatusChange
 from registry.serializers import NodeBody
 from tests.factories import a_capability
 
@@ -246,10 +246,10 @@ def test_the_task_says_when_it_ran():
 def test_what_is_stored_is_shown_with_its_age_and_its_end(now: datetime, settings: Any):
     settings.REACH_RETENTION_DAYS = 30
     refusals(3, now - 2 * DAY)
-    shown = {kind.kind.name: kind for kind in retention.stored(now, None)}
+    shown = {kind.kind.name: kind for kind in retention.stored(now)}
     assert shown["refusals"].oldest == now - 2 * DAY
     assert shown["refusals"].next_deletion == now + 28 * DAY
-    assert shown["refusals"].size_bytes > 0
+    assert shown["refusals"].size_bytes > 0 and shown["refusals"].rows == 3
     assert shown["silent_nodes"].oldest is shown["silent_nodes"].next_deletion is None
     assert shown["routes"].kind.kept is None
     assert shown["calls"].next_deletion > now + 29 * DAY
@@ -261,7 +261,7 @@ def test_estimates_add_up_the_partitions(stored_call: Callable[..., Any], databa
     with psycopg.connect(database, autocommit=True) as session:
         session.execute("ANALYZE calls")
     assert retention.estimate(["calls"])[0] == 5
-    assert retention.estimate(["no_such_table"]) == (None, 0)
+    assert retention.estimate([]) == (None, 0)
 
 
 def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch):
@@ -291,3 +291,14 @@ def test_every_table_has_a_rule_or_a_reason():
     unused = {"axes_accesslog", "axes_accessfailurelog", "axes_accessattemptexpiration"}
     ours = {model._meta.db_table for model in apps.get_models(include_auto_created=True) if model._meta.managed}
     assert ours - bounded - named_by_people - one_row - unused == set()
+
+
+def test_the_history_of_nodes_goes_but_each_one_s_last_change(now: datetime, settings: Any):
+    settings.REACH_RETENTION_DAYS = 30
+    node = a_node("n1")
+    StatusChange.objects.filter(node=node).update(at=now - 50 * DAY)
+    last = StatusChange.objects.create(node=node, at=now - 40 * DAY, status="ready")
+    assert retention.forget(now).deleted == {"status_changes": 1}
+    assert names(StatusChange.objects, "pk") == {last.pk}
+    [shown] = [row for row in retention.stored(now) if row.kind.name == "status_changes"]
+    assert (shown.oldest, shown.next_deletion) == (last.at, None)
