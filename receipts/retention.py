@@ -162,7 +162,7 @@ def kinds() -> list[Kind]:
             ("axes_accessattempt",),
             lockout,
             "REACH_LOGIN_LOCKOUT_S",
-            batch_of(AccessAttempt.objects.all(), "attempt_time"),
+            forget_login_attempts,
             oldest_of(AccessAttempt.objects.all(), "attempt_time"),
         ),
         Kind(
@@ -186,7 +186,7 @@ def kinds() -> list[Kind]:
 
 
 def batch_of(rows: QuerySet, field: str) -> Callable[[datetime, int], int]:
-    return lambda before, limit: registry_retention.delete_batch(rows.filter(**{f"{field}__lt": before}), limit)
+    return lambda before, limit: registry_retention.delete_leaves(rows.filter(**{f"{field}__lt": before}), field, limit)
 
 
 def oldest_of(rows: QuerySet, field: str) -> Callable[[], datetime | None]:
@@ -203,6 +203,10 @@ def oldest_call() -> datetime | None:
 def oldest_partition_end() -> datetime | None:
     """A partition is dropped when all of it is past retention: its end counts."""
     return min((bounds[0][2] for table in TABLES if (bounds := partition_bounds(table))), default=None)
+
+
+def forget_login_attempts(before: datetime, limit: int) -> int:
+    return registry_retention.delete_batch(AccessAttempt.objects.filter(attempt_time__lt=before), limit)
 
 
 def take_off_silent_nodes(before: datetime, limit: int) -> int:

