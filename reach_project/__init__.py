@@ -1,3 +1,4 @@
 from reach_project.celery import app as celery_app
 
-__all__ = ["celery_app"]
+VERSION = "0.1.0"
+__all__ = ["VERSION", "celery_app"]

@@ -19,7 +19,7 @@ django_application = get_asgi_application()  # sets Django up: what follows impo
 # ruff: noqa: E402
 from django.conf import settings
 
-from reach_project import health
+from reach_project import health, metrics
 from reach_project.lean import (
     BodyTooLarge,
     BodyTooSlow,
@@ -49,6 +49,7 @@ View = Callable[..., Awaitable[Any]]
 HOT: dict[str, View] = {
     "/api/v1/dispatch": DispatchView.as_view(),
     "/api/v1/dispatch/explain": ExplainView.as_view(),
+    "/metrics": metrics.MetricsView.as_view(),  # lean, so that it answers while the database is away
 }
 HOT_OF_A_CALL: dict[str, View] = {"receipts": ReceiptsView.as_view(), "wait": WaitView.as_view()}
 OF_A_CALL = re.compile(r"/api/v1/calls/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/(receipts|wait)")
@@ -110,6 +111,7 @@ async def lifespan(receive: Receive, send: Send) -> None:
     parts = await live.start_parts(settings.REACH_ROLE)
     live.current = parts
     await first_tables(parts)
+    metrics.start(settings.REACH_ROLE)
     health.parts["snapshot"] = lambda: snapshot_trouble(parts)
     health.start()
     storing = asyncio.create_task(store_refusals(parts))
@@ -118,6 +120,7 @@ async def lifespan(receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.startup.complete"})
     await receive()
     health.stop()
+    metrics.stop()
     live.current = None
     storing.cancel()
     await parts.stop()

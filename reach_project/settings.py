@@ -286,6 +286,13 @@ LOGGING = {
     },
 }
 
+# --- Metrics ---------------------------------------------------------------------------------------------------------
+
+REACH_METRICS_PUBLIC = limit("REACH_METRICS_PUBLIC", False, "true|false", "`/metrics` without a key that may observe")
+REACH_METRICS_LABEL_VALUES = limit(
+    "REACH_METRICS_LABEL_VALUES", 100, "names", "services or capabilities told apart by one metric; others are `other`"
+)
+
 # --- Bodies ----------------------------------------------------------------------------------------------------------
 
 REACH_MAX_BODY_BYTES = limit("REACH_MAX_BODY_BYTES", 1_048_576, "bytes", "one request must not fill a process")

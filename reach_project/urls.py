@@ -6,12 +6,13 @@ from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
 from dashboard.views import installation
-from reach_project import error_pages, health
+from reach_project import error_pages, health, metrics
 from reach_project.doctor import examine
 
 urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("metrics", metrics.MetricsView.as_view()),
     path("api/v1/", include("registry.urls")),
     path("api/v1/", include("receipts.urls")),
     path("api/v1/", include("routing.urls")),

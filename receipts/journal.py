@@ -121,6 +121,8 @@ class Item(Generic[Row]):
 
 Flush = Callable[[psycopg.AsyncConnection, Prepared, Sequence[Item[Row]]], Awaitable[None]]
 """Writes a group by the lane's statement and resolves its futures."""
+committed: list[Callable[[str, int, float], None]] = []
+"""Told of each group on disk: the lane's name, its rows, its seconds. Who watches commits signs up here."""
 Lost = Callable[[list[Item[Row]], psycopg.AsyncConnection | None], Awaitable[None]]
 """Told of a lost connection (None, with what waits) and of every new one."""
 
@@ -179,9 +181,12 @@ class Lane(Generic[Row]):
         if not group:
             self.arrived.clear()
             return
-        self.flushing_since = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self.flushing_since = began = loop.time()
         try:
             await self.flush(connection, prepared, group)
+            for told in committed:
+                told(self.name, len(group), loop.time() - began)
         except psycopg.OperationalError:
             for item in group:
                 item.in_doubt = True

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 counted: Counter[tuple[str, str, int]] = Counter()
+by_code: Counter[str] = Counter()
+"""All of this process, never taken away: what `/metrics` shows."""
 
 
 def count(key_id: str, code: str, now_s: float) -> None:
     """One more refusal; `key_id` is empty where nobody was recognised."""
     counted[key_id, code, int(now_s) // 60 * 60] += 1
+    by_code[code] += 1
 
 
 def taken() -> list[tuple[str, str, datetime, int]]:

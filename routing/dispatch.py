@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
+from time import time_ns
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from receipts.reading import StoredCall, find_lineage, read_call
 from receipts.rows import CallRow, MoveRow, ReceiptRow, json_of
 from registry.clock import now_millis
 from registry.errors import Unavailable
+from routing import observing
 from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, next_step
 from routing.core.pool import standing_refusal
 from routing.live import LiveParts
@@ -112,14 +114,21 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
             parts.load.release(claimed)
         return await join(existing, envelope, parts)
     if isinstance(step, Stop):
-        return result_of(journey, step.ending, step.why, None, duration_ms=0)
+        rejected = result_of(journey, step.ending, step.why, None, duration_ms=0)
+        observing.ended(journey.envelope, rejected)
+        return rejected
     assert isinstance(step, Attempt)
+    parts.under_way += 1
     try:
-        return await dispatch(call, journey, step, parts)
+        result = await dispatch(call, journey, step, parts)
     except asyncio.CancelledError as exc:  # the drain is over: recovery carries the call on, its caller is told so
         raise Unavailable(
             "the reach is stopping; the call was accepted and goes on, ask for it later", call_id=call.call_id
         ) from exc
+    finally:
+        parts.under_way -= 1
+    observing.ended(journey.envelope, result)
+    return result
 
 
 async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -> Journey:
@@ -211,17 +220,21 @@ async def dispatch(
     while True:
         node, offer = attempt.chosen.node, attempt.chosen.offer
         number = journey.attempts + 1
+        started_ns = time_ns()
         try:
             outcome = await carry(call, journey, attempt, number, parts, send=send)
         finally:
             parts.load.release(node.key)
         if outcome is None:
-            return await told_by_the_database(call, parts)
+            result = await told_by_the_database(call, parts)
+            observing.attempted(journey, attempt, number, told_outcome(result.ending), started_ns)
+            return result
         if outcome.unreached:
             parts.suspect(node.key, outcome.reason)
         if outcome.ended is Ended.SUCCEEDED and not offer.output.accepts(outcome.output):
             errors = tuple(offer.output.errors(outcome.output, root="/output"))
             outcome = Outcome(Ended.INVALID_OUTPUT, "its answer does not fit the output schema", errors=errors)
+        observing.attempted(journey, attempt, number, outcome, started_ns)
         if outcome.ended is Ended.SUCCEEDED:
             return await close(call, journey, Ending(None, output=outcome.output), attempt.why, node.key, number, parts)
         journey = journey.after(Tried(number, node.key, attempt.why.route_id, outcome))
@@ -546,6 +559,13 @@ def stored_result(call: StoredCall, *, replayed: bool) -> Result:
 async def told_by_the_database(call: OpenCall, parts: LiveParts) -> Result:
     """The call was ended (or taken over) by somebody else: wait for its end and tell that."""
     return stored_result(await ended_call(UUID(call.call_id), parts), replayed=False)
+
+
+def told_outcome(end: Ending) -> Outcome:
+    """How the last attempt went, as far as the end of its call tells."""
+    if end.code is None:
+        return Outcome(Ended.SUCCEEDED)
+    return Outcome(Ended.TIMED_OUT if end.code == "deadline_exceeded" else Ended.FAILED, end.detail)
 
 
 async def join(existing: Existing, envelope: CallEnvelope, parts: LiveParts) -> Result:

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Coroutine
 from datetime import datetime
+from time import time_ns
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from registry.core.node import Health, Node, Offer
 from registry.errors import Unavailable
 from registry.schemas import compile_schema
 from registry.tasks import probe_due
+from routing import observing
 from routing.core.plan import Attempt, Why
 from routing.core.pool import Candidate
 from routing.core.tables import Tables
@@ -74,11 +76,15 @@ class Engine:
         task.add_done_callback(self.tasks.discard)
 
     async def carry_on(self, row: dict[str, Any]) -> None:
+        self.parts.under_way += 1
         try:
             result = await resume(row, self.parts)
+            observing.ended(envelope_of(row), result)
             log.info("call %s recovered: %s", row["id"], result.ending.code or "succeeded")
         except Unavailable:
             log.warning("call %s could not be recovered now: the database is away", row["id"])
+        finally:
+            self.parts.under_way -= 1
 
     def stop(self) -> None:
         """Leave what is open to the next sweep and end the loop."""
@@ -157,6 +163,9 @@ async def resume(row: dict[str, Any], parts: LiveParts) -> Result:
             outcome = Outcome(Ended.BROKEN, "the reach's process that had forwarded it is gone")
             tried = tried_of(progress.open, row, outcome)
             call.note(Kind.ATTEMPT_FAILED, failure_document(outcome), attempt=tried.number, node=tried.node)
+            began_ms = journey.first_forwarded_at_millis
+            began_ns = time_ns() if began_ms is None else began_ms * 1_000_000
+            observing.attempted(journey, open_attempt(progress.open, row, why), tried.number, outcome, began_ns)
             journey = journey.after(tried)
     onward = await go_on(call, journey, parts)
     if isinstance(onward, Result):

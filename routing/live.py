@@ -37,6 +37,8 @@ class LiveParts:
     policy: Policy
     idle_timeout_s: float
     wait_poll_s: float
+    under_way: int = 0
+    """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
     telling: set[asyncio.Task[None]] = field(default_factory=set)
 
