@@ -19,7 +19,7 @@ django_application = get_asgi_application()  # sets Django up: what follows impo
 # ruff: noqa: E402
 from django.conf import settings
 
-from reach_project import health, metrics
+from reach_project import health, metrics, tracing
 from reach_project.lean import (
     BodyTooLarge,
     BodyTooSlow,
@@ -112,6 +112,7 @@ async def lifespan(receive: Receive, send: Send) -> None:
     live.current = parts
     await first_tables(parts)
     metrics.start(settings.REACH_ROLE)
+    tracing.start(settings.REACH_ROLE)
     health.parts["snapshot"] = lambda: snapshot_trouble(parts)
     health.start()
     storing = asyncio.create_task(store_refusals(parts))
@@ -124,6 +125,7 @@ async def lifespan(receive: Receive, send: Send) -> None:
     live.current = None
     storing.cancel()
     await parts.stop()
+    await asyncio.to_thread(tracing.stop)
     await send({"type": "lifespan.shutdown.complete"})
 
 

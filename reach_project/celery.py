@@ -144,3 +144,12 @@ def schedule(sender: Celery, **_: object) -> None:
             every("receipts.forget_what_is_old", 600.0),
         )
     }
+
+
+@signals.celeryd_init.connect
+def trace_calls_of_worker(**_: object) -> None:
+    """A worker of its own exports the spans of the calls it recovers; the all-in-one does that with its server."""
+    from reach_project import tracing
+
+    tracing.start("worker")
+    signals.worker_shutdown.connect(lambda **_: tracing.stop(), weak=False)

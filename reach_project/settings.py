@@ -281,16 +281,30 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         **{name: {"level": "WARNING"} for name in ("asyncio", "axes", "celery", "kombu", "uvicorn", "aiohttp")},
+        "opentelemetry": {
+            "level": "CRITICAL"
+        },  # a collector that is away is told once a minute by `reach_project.otlp`
+        "urllib3": {"level": "ERROR"},
         "django.request": {"filters": ["mistakes of ours"]},
         "django.security.DisallowedHost": {"level": "CRITICAL"},  # likewise
     },
 }
 
-# --- Metrics ---------------------------------------------------------------------------------------------------------
+# --- Metrics and traces ----------------------------------------------------------------------------------------------
 
 REACH_METRICS_PUBLIC = limit("REACH_METRICS_PUBLIC", False, "true|false", "`/metrics` without a key that may observe")
 REACH_METRICS_LABEL_VALUES = limit(
     "REACH_METRICS_LABEL_VALUES", 100, "names", "services or capabilities told apart by one metric; others are `other`"
+)
+OTEL_EXPORTER_OTLP_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_ENDPOINT", default="")
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default="")
+REACH_TRACES_WANTED = bool(OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT)
+CONFIGURATION += [
+    Limit("OTEL_EXPORTER_OTLP_ENDPOINT", "", "url", "OTLP/HTTP collector that gets spans, `http://collector:4318`"),
+    Limit("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "url", "the same with its whole path, when only traces go there"),
+]
+REACH_TRACE_SAMPLE = limit(
+    "REACH_TRACE_SAMPLE", 1.0, "0 to 1", "share of the traces recorded of which no caller has decided by `traceparent`"
 )
 
 # --- Bodies ----------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from django.utils.translation import gettext_lazy
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
-from receipts.core.envelope import valid_trace_id
 from receipts.core.lifecycle import TERMINAL, CallStatus, Kind
+from receipts.core.trace_context import valid_trace_id
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
 from receipts.wording import CALL_STATUS, NOBODY_CHOSEN, PROBLEM, RECEIPT, STRATEGY

@@ -14,8 +14,8 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from receipts.core.envelope import valid_trace_id
 from receipts.core.lifecycle import CallStatus
+from receipts.core.trace_context import valid_trace_id
 from receipts.errors import CallNotFound
 from receipts.journal import Journal
 from receipts.models import Call, Receipt

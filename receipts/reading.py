@@ -13,11 +13,11 @@ from receipts.journal import Journal
 LINEAGE = """
 WITH RECURSIVE up AS (
     SELECT id, parent_call_id, service_id, caller, capability, payload_digest, trace_id, origin_caller, depth, deadline,
-        ended_at, 1 AS distance
+        attempts, ended_at, 1 AS distance
     FROM calls WHERE id = %s
     UNION ALL
     SELECT c.id, c.parent_call_id, c.service_id, c.caller, c.capability, c.payload_digest, c.trace_id, c.origin_caller,
-        c.depth, c.deadline, c.ended_at, up.distance + 1
+        c.depth, c.deadline, c.attempts, c.ended_at, up.distance + 1
     FROM calls c JOIN up ON c.id = up.parent_call_id WHERE up.distance < 64
 )
 SELECT * FROM up ORDER BY distance
@@ -32,6 +32,8 @@ class Lineage:
     origin_caller: str
     depth: int
     deadline_millis: int
+    attempts: int
+    """The parent's, so far: the last of them is the one that made the child."""
     ancestors: tuple[Ancestor, ...]
 
 
@@ -50,7 +52,12 @@ async def find_lineage(journal: Journal, parent_call_id: UUID, *, caller: str, a
         if row["ended_at"] is None
     )
     return Lineage(
-        parent["trace_id"], parent["origin_caller"], parent["depth"] + 1, millis(parent["deadline"]), ancestors
+        parent["trace_id"],
+        parent["origin_caller"],
+        parent["depth"] + 1,
+        millis(parent["deadline"]),
+        parent["attempts"],
+        ancestors,
     )
 
 

@@ -20,9 +20,10 @@ from receipts.core.ending import Ending
 from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Ended, Journey, Outcome, Tried
 from receipts.core.lifecycle import CallStatus, Kind, ending
+from receipts.core.trace_context import ParentSpan, attempt_span_id
 from receipts.errors import IdempotencyConflict
 from receipts.journal import Existing
-from receipts.reading import StoredCall, find_lineage, read_call
+from receipts.reading import Lineage, StoredCall, find_lineage, read_call
 from receipts.rows import CallRow, MoveRow, ReceiptRow, json_of
 from registry.clock import now_millis
 from registry.errors import Unavailable
@@ -138,7 +139,7 @@ async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -
         return Journey(envelope, call_id, envelope.trace_id or new_trace_id(parts.chance), envelope.caller)
     lineage = await find_lineage(parts.journal, envelope.parent_call_id, caller=envelope.caller, any_parent=any_parent)
     return Journey(
-        envelope,
+        below_parent(envelope, lineage),
         call_id,
         lineage.trace_id,
         lineage.origin_caller,
@@ -146,6 +147,15 @@ async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -
         depth=lineage.depth,
         ancestors=lineage.ancestors,
     )
+
+
+def below_parent(envelope: CallEnvelope, lineage: Lineage) -> CallEnvelope:
+    """The envelope with the span it hangs below: what its `traceparent` names, else the parent's last attempt."""
+    told = envelope.parent_span
+    if told is not None and told.trace_id == lineage.trace_id:
+        return envelope
+    span_id = attempt_span_id(str(envelope.parent_call_id), lineage.attempts)
+    return replace(envelope, parent_span=ParentSpan(lineage.trace_id, span_id))
 
 
 def new_trace_id(chance: Random) -> str:
@@ -516,6 +526,7 @@ def stored_request(envelope: CallEnvelope) -> str:
             "context": envelope.context,
             "max_retries": envelope.max_retries,
             "retry_base_delay_ms": envelope.retry_base_delay_ms,
+            "parent_span": envelope.parent_span,
         }
     ).decode()
 

@@ -22,6 +22,7 @@ from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Ended, Journey, Outcome, Tried
 from receipts.core.lifecycle import Kind
 from receipts.core.recovery import Progress, Seen, Takeover, progress_of, takeover
+from receipts.core.trace_context import ParentSpan
 from receipts.reading import millis
 from receipts.recovery import claim_orphans, seen_receipts
 from registry.clock import now_millis
@@ -226,4 +227,5 @@ def envelope_of(row: dict[str, Any]) -> CallEnvelope:
         context=asked["context"],
         max_retries=asked["max_retries"],
         retry_base_delay_ms=asked["retry_base_delay_ms"],
+        parent_span=ParentSpan(**above) if (above := asked.get("parent_span")) else None,
     )

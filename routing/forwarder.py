@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from receipts.core.journey import Ended, Journey, Outcome
+from receipts.core.trace_context import attempt_span_id, is_sampled, traceparent_of
 from registry import clock
 from registry.connecting import GuardedResolver, Refused, make_socket
 from registry.core.node import Node
@@ -55,8 +56,9 @@ class Forwarder:
         keepalive_s: float,
         max_response_bytes: int,
         allowed: Collection[str],
+        trace_sample: float = 1.0,
     ):
-        self.max_response_bytes = max_response_bytes
+        self.max_response_bytes, self.trace_sample = max_response_bytes, trace_sample
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
@@ -96,9 +98,10 @@ class Forwarder:
                 envelope.context,
             )
         )
+        sampled = is_sampled(journey.trace_id, envelope.parent_span, self.trace_sample)
         headers = {
             "Content-Type": "application/json",
-            "traceparent": f"00-{journey.trace_id}-{call_id[-12:]}{attempt:04x}-01",
+            "traceparent": traceparent_of(journey.trace_id, attempt_span_id(call_id, attempt), sampled=sampled),
         }
         if secret is not None:
             headers |= signature_headers(secret, f"{call_id}.{attempt}", now_millis // 1000, body)

@@ -111,6 +111,7 @@ async def start_parts(role: str) -> LiveParts:
         keepalive_s=settings.REACH_NODE_KEEPALIVE_S,
         max_response_bytes=settings.REACH_MAX_RESPONSE_BYTES,
         allowed=allowed_addresses(),
+        trace_sample=settings.REACH_TRACE_SAMPLE,
     )
     load = NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S, suspicion_s=settings.REACH_SUSPICION_S)
     snapshot.when_loaded.append(load.heed)

@@ -1,7 +1,6 @@
 """The envelope: what a caller asks for, parsed once, frozen."""
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from receipts.core.trace_context import ParentSpan, parent_span_of, valid_trace_id
 from registry.core.strict_json import MAX_CONTAINERS, decode_strict
 from registry.errors import InvalidRequest
 
@@ -41,6 +41,8 @@ class CallEnvelope:
     context: Mapping[str, Any] = field(default_factory=dict)
     max_retries: int | None = None
     retry_base_delay_ms: int | None = None
+    parent_span: ParentSpan | None = None
+    """The span of the call's trace that this call hangs below."""
 
     @property
     def payload_digest(self) -> str:
@@ -84,8 +86,6 @@ class EnvelopeBody(msgspec.Struct, frozen=True, gc=False):
     retry_base_delay_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] | None = None
 
 
-TRACE_ID = re.compile(r"[0-9a-f]{32}")
-TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 body_decoder = msgspec.json.Decoder(EnvelopeBody)
 
 
@@ -124,6 +124,8 @@ def parse_envelope(
             "Idempotency-Key must have 1 to 256 characters",
             [{"path": "/idempotency_key", "message": "must have 1 to 256 characters"}],
         )
+    parent = parent_span_of(traceparent)
+    trace_id = asked.trace_id or (parent.trace_id if parent else None)
     return CallEnvelope(
         capability=asked.capability,
         payload=asked.payload,
@@ -133,22 +135,12 @@ def parse_envelope(
         urgency=asked.urgency,
         timeout_ms=asked.timeout_ms,
         idempotency_key=asked.idempotency_key or idempotency_key,
-        trace_id=asked.trace_id or trace_id_of(traceparent),
+        trace_id=trace_id,
         parent_call_id=asked.parent_call_id,
         labels=asked.labels or {},
         session_id=asked.session_id,
         context=asked.context or {},
         max_retries=asked.max_retries,
         retry_base_delay_ms=asked.retry_base_delay_ms,
+        parent_span=parent if parent and parent.trace_id == trace_id else None,
     )
-
-
-def valid_trace_id(text: str) -> bool:
-    """W3C: 32 lower-case hex digits, not all zero."""
-    return TRACE_ID.fullmatch(text) is not None and text != "0" * 32
-
-
-def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace id of a W3C `traceparent` header; None when it is absent or malformed (then it is ignored)."""
-    found = TRACEPARENT.fullmatch(traceparent) if traceparent else None
-    return found[1] if found and found[1] != "0" * 32 else None

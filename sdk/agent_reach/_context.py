@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any, Unpack
 
+from agent_reach._tracing import current_traceparent
+from agent_reach._wire import is_of_trace
 from agent_reach.errors import DeadlineExceeded
 from agent_reach.models import CallOptions, Envelope
 
 Report = Callable[[float | None, str | None], Awaitable[None]]
 """Brings progress and message on their way; returns once they are delivered, or kept for later."""
-Dispatch = Callable[[str, Any, CallOptions], Awaitable[Any]]
-"""Hands a task to Agent-Reach; its output."""
+Dispatch = Callable[[str, Any, CallOptions, str | None], Awaitable[Any]]
+"""Hands a task to Agent-Reach below the span of a `traceparent`; its output."""
 
 _current: ContextVar["BaseContext | None"] = ContextVar("agent_reach_context", default=None)
 
@@ -63,6 +65,16 @@ class BaseContext:
         """Milliseconds left of the task's budget, by this process's own monotonic clock; never below 0."""
         return max(0, int((self._envelope.deadline_s - time.monotonic()) * 1000))
 
+    def enter_span(self) -> None:
+        """From here on other systems are told of the span that is current now."""
+        if traceparent := self._traceparent():
+            self.headers["traceparent"] = traceparent
+
+    def _traceparent(self) -> str | None:
+        """The span that is current here if it belongs to this trace, else the one that the task came with."""
+        current = current_traceparent()
+        return current if is_of_trace(current, self.trace_id) else self.headers.get("traceparent")
+
     async def _progress(self, progress: float | None, message: str | None) -> None:
         if progress is not None and not 0 <= progress <= 1:
             raise ValueError(f"progress is a number from 0 to 1, not {progress}")
@@ -83,7 +95,7 @@ class BaseContext:
         merged: CallOptions = {**inherited, **options}
         merged["labels"] = {**self.labels, **options.get("labels", {})}
         merged["timeout_ms"] = min(left_ms, options.get("timeout_ms") or left_ms)
-        return await self._dispatch(capability, payload, merged)
+        return await self._dispatch(capability, payload, merged, self._traceparent())
 
 
 class Context(BaseContext):

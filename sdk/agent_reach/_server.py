@@ -70,7 +70,7 @@ class NodeServer:
         if (refusal := await self._refusal(request.headers, body)) is not None:
             return answer(refusal)
         try:
-            envelope = _wire.envelope(body, received_s=received_s)
+            envelope = _wire.envelope(body, received_s=received_s, traceparent=request.headers.get("traceparent"))
         except _wire.BadEnvelope as exc:
             return answer(failure(400, "invalid_envelope", exc.detail, retryable=False))
         found = self._workshop.take(envelope)

@@ -16,6 +16,7 @@ from agent_reach.errors import PROBLEMS, NotAgentReach, NotJson, Problem, ReachE
 from agent_reach.models import CallOptions, Capability, Envelope, NodeError, Registration, Result
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 NAME_RULE = "must be 1 to 63 of a-z 0-9 _ . - and begin with a letter or digit"
 
 MAX_TIMEOUT_MS = 600_000
@@ -81,12 +82,21 @@ def check_name(what: str, name: str) -> str:
 # --- Calling ---------------------------------------------------------------------------------------------------------
 
 
-def dispatch(capability: str | None, payload: Any, options: CallOptions, *, mode: str = "sync") -> Request:
+def dispatch(
+    capability: str | None,
+    payload: Any,
+    options: CallOptions,
+    *,
+    mode: str = "sync",
+    traceparent: str | None = None,
+) -> Request:
     """A call. Raises TypeError for an option that does not exist, NotJson for a payload that JSON cannot carry."""
+    headers = {"traceparent": traceparent} if traceparent else {}
     timeout_ms = options.get("timeout_ms")
     waits_s = (MAX_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000 + SLACK_S
     body = _call_body(capability, payload, options) | ({"mode": mode} if mode != "sync" else {})
-    return Request("POST", "/api/v1/dispatch", encode(body, "the payload"), waits_s if mode == "sync" else 30.0)
+    timeout_s = waits_s if mode == "sync" else 30.0
+    return Request("POST", "/api/v1/dispatch", encode(body, "the payload"), timeout_s, headers)
 
 
 def explain(capability: str | None, payload: Any, options: CallOptions) -> Request:
@@ -287,7 +297,7 @@ class BadEnvelope(ReachError):
     """What was posted to a node is no envelope."""
 
 
-def envelope(body: bytes, *, received_s: float) -> Envelope:
+def envelope(body: bytes, *, received_s: float, traceparent: str | None = None) -> Envelope:
     """The envelope, its budget counted from `received_s` on the monotonic clock. Raises BadEnvelope.
 
     Only the difference of the two moments of Agent-Reach's clock is used: this machine's wall clock may be wrong.
@@ -320,6 +330,7 @@ def envelope(body: bytes, *, received_s: float) -> Envelope:
         labels=said.get("labels") or {},
         session_id=said.get("session_id"),
         context=said.get("context") or {},
+        traceparent=traceparent,
     )
 
 
@@ -360,8 +371,16 @@ def is_signed(secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:
     return any(hmac.compare_digest(wanted, each) for each in given)
 
 
-def trace_headers(trace_id: str, call_id: str, attempt: int) -> dict[str, str]:
+def is_of_trace(traceparent: str | None, trace_id: str) -> bool:
+    """Whether a `traceparent` is well formed and names that trace."""
+    found = TRACEPARENT.fullmatch(traceparent) if traceparent else None
+    return found is not None and found[1] == trace_id
+
+
+def trace_headers(trace_id: str, call_id: str, attempt: int, traceparent: str | None = None) -> dict[str, str]:
     """What other systems should be told, so that their logs can be joined to this call."""
+    if traceparent and is_of_trace(traceparent, trace_id):
+        return {"X-Reach-Call-Id": call_id, "traceparent": traceparent}
     try:
         span = bytes.fromhex(call_id[-12:]).hex() + f"{attempt & 0xFFFF:04x}"
     except (ValueError, binascii.Error):

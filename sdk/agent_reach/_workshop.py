@@ -12,6 +12,7 @@ from agent_reach._context import BaseContext, Context, Dispatch, ThreadContext, 
 from agent_reach._handlers import Handler, in_thread, name_of
 from agent_reach._memory import Memory
 from agent_reach._outbox import Delivery, Outbox, Receipt
+from agent_reach._tracing import handler_span
 from agent_reach._wire import Ending, failure
 from agent_reach.errors import InvalidPayload, NotJson, ReachError, Refuse, TaskFailed
 from agent_reach.models import Envelope
@@ -117,15 +118,15 @@ class Workshop:
             job.alive_s = time.monotonic()
             await self._report(job, progress, message)
 
-        async def call(capability: str, payload: Any, options: Any) -> Any:
+        async def call(capability: str, payload: Any, options: Any, traceparent: str | None) -> Any:
             job.alive_s = time.monotonic()
             try:
-                return await self._dispatch(capability, payload, options)
+                return await self._dispatch(capability, payload, options, traceparent)
             finally:
                 job.alive_s = time.monotonic()
 
         kind = Context if handler.is_async else ThreadContext
-        headers = _wire.trace_headers(envelope.trace_id, envelope.call_id, envelope.attempt)
+        headers = _wire.trace_headers(envelope.trace_id, envelope.call_id, envelope.attempt, envelope.traceparent)
         job.context = kind(envelope, report, call, headers)
         self._jobs[envelope.call_id] = job
         if key is not None:
@@ -224,11 +225,13 @@ async def run(job: Job, handler: Handler, payload: Any, context: BaseContext) ->
     """Run the handler; whatever it does becomes an Ending."""
     enter(context)
     try:
-        if handler.is_async:
-            output = await handler.function(payload, context)
-        else:
-            output = await in_thread(handler.function, payload, context)
-        return _wire.success(output)
+        with handler_span(job.envelope, context.headers):
+            context.enter_span()
+            if handler.is_async:
+                output = await handler.function(payload, context)
+            else:
+                output = await in_thread(handler.function, payload, context)
+            return _wire.success(output)
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None:
             task.uncancel()

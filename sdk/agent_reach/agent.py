@@ -167,8 +167,9 @@ class AgentClient:
         port = listening.getsockname()[1]
         self.node_id = self.node_id or default_node_id(port)
 
-        async def dispatch(capability: str, payload: Any, options: CallOptions) -> Any:
-            return (await connection.ask(_wire.dispatch(capability, payload, options)))["output"]
+        async def dispatch(capability: str, payload: Any, options: CallOptions, traceparent: str | None) -> Any:
+            request = _wire.dispatch(capability, payload, options, traceparent=traceparent)
+            return (await connection.ask(request))["output"]
 
         async def declaration() -> Mapping[str, Any]:
             self.address = await reachable_address(self.reach_addr, host, port, self._advertise)

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from agent_reach import _wire
 from agent_reach._http import Connection
+from agent_reach._tracing import current_traceparent
 from agent_reach.models import CallOptions, Result
 
 T = TypeVar("T")
@@ -54,11 +55,13 @@ class AsyncReachClient:
 
     async def dispatch(self, capability: str | None, payload: Any, **options: Unpack[CallOptions]) -> Result:
         """Hand over a task and wait for its result. Raises the Problem it ends in, Unreachable, NotJson."""
-        return _wire.result(await self.request(_wire.dispatch(capability, payload, options)))
+        request = _wire.dispatch(capability, payload, options, traceparent=current_traceparent())
+        return _wire.result(await self.request(request))
 
     async def submit(self, capability: str | None, payload: Any, **options: Unpack[CallOptions]) -> str:
         """Hand over a task and go on; its call_id. Raises a Problem, Unreachable, NotJson."""
-        accepted = await self.request(_wire.dispatch(capability, payload, options, mode="async"))
+        request = _wire.dispatch(capability, payload, options, mode="async", traceparent=current_traceparent())
+        accepted = await self.request(request)
         return str(accepted["call_id"])
 
     async def wait(self, call_id: str, timeout_s: float | None = None) -> Result:

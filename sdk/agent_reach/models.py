@@ -93,6 +93,8 @@ class Envelope:
     labels: Mapping[str, str] = field(default_factory=dict)
     session_id: str | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
+    traceparent: str | None = None
+    """As the header said, unchecked."""
 
 
 class Registration(NamedTuple):

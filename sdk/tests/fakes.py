@@ -51,6 +51,8 @@ class FakeReach:
     farewells: list[str] = field(default_factory=list)
     receipts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     dispatched: list[dict[str, Any]] = field(default_factory=list)
+    traceparents: list[str | None] = field(default_factory=list)
+    """Of what was dispatched, in the same order."""
     refuse: dict[str, tuple[int, str | None]] = field(default_factory=dict)
     reregister: bool = False
     output: Any = "the child's output"
@@ -122,6 +124,7 @@ class FakeReach:
 
     async def _dispatch(self, request: web.Request) -> web.Response:
         self.dispatched.append(await request.json())
+        self.traceparents.append(request.headers.get("traceparent"))
         if refusal := self._refusal("dispatch"):
             return refusal
         return web.json_response(

@@ -207,3 +207,7 @@ def test_a_heartbeat_is_a_bare_running():
 def test_other_systems_get_a_traceparent():
     headers = _wire.trace_headers("a" * 32, "01890000-0000-7000-8000-0123456789ab", 2)
     assert headers["traceparent"] == f"00-{'a' * 32}-0123456789ab0002-01"
+    told = f"00-{'a' * 32}-{'c' * 16}-00"
+    assert _wire.trace_headers("a" * 32, "c-1", 1, told)["traceparent"] == told
+    for stranger in (f"00-{'b' * 32}-{'c' * 16}-01", "nonsense", None):
+        assert "c" * 16 not in _wire.trace_headers("a" * 32, "c-1", 1, stranger)["traceparent"]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receipts.core.envelope import CallEnvelope, digest_of, parse_envelope
+from receipts.core.trace_context import ParentSpan
 from registry.core.strict_json import is_deeper
 from registry.errors import InvalidRequest
 
@@ -246,3 +247,24 @@ def test_a_document_may_hold_many_containers_but_not_any_number():
     assert parsed(asked('"' + "[" * 60_000 + '"')).payload == ["[" * 60_000]
     with pytest.raises(InvalidRequest, match="arrays and objects"):
         parsed(asked(",".join(["[]"] * 50_000)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, ParentSpan("a" * 32, "b" * 16, False), id="its own trace"),
+        pytest.param({"trace_id": "a" * 32}, ParentSpan("a" * 32, "b" * 16, False), id="the body says the same"),
+        pytest.param({"trace_id": "c" * 32}, None, id="the body names another trace"),
+    ],
+)
+def test_the_span_above(fields: dict[str, str], expected: ParentSpan | None) -> None:
+    body = json.dumps({"capability": "c", "payload": {}, **fields}).encode()
+    envelope = parse_envelope(
+        body,
+        caller="a",
+        received_at_millis=0,
+        max_depth=8,
+        max_context_bytes=99,
+        traceparent=f"00-{'a' * 32}-{'b' * 16}-00",
+    )
+    assert envelope.parent_span == expected
