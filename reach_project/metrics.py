@@ -10,7 +10,6 @@ import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import version
-from time import time_ns
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -31,6 +30,7 @@ from receipts.core.journey import Journey, Outcome
 from receipts.core.lifecycle import ending
 from registry import refusals
 from registry.auth import OBSERVE, Key
+from registry.clock import now_ns
 from registry.core.node import Node, visible_status
 from registry.errors import Unavailable
 from registry.http import AsyncAPIView
@@ -118,7 +118,7 @@ class Metrics:
             children = self._attempts.labels(*key), self._attempt_seconds.labels(key[0])
             self._attempt_children[key] = children
         children[0].inc()
-        children[1].observe(max(0, time_ns() - started_ns) / 1e9)
+        children[1].observe(max(0, now_ns() - started_ns) / 1e9)
 
     def ended(self, envelope: CallEnvelope, result: Result) -> None:
         name, code = self._capability(envelope.capability), result.ending.code

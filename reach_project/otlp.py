@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from time import monotonic, time_ns
+from time import monotonic
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -43,6 +43,7 @@ from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Ended, Journey, Outcome
 from receipts.core.lifecycle import ending
 from receipts.core.trace_context import ParentSpan, attempt_span_id, is_sampled
+from registry.clock import now_ns
 from routing.core.plan import Attempt
 from routing.dispatch import Result
 
@@ -206,7 +207,7 @@ class Spans:
         span = self._tracer.start_span(name, context, kind, attributes, start_time=started_ns)
         if failure is not None:
             span.set_status(Status(StatusCode.ERROR, failure[:DESCRIPTION_CHARS]))
-        span.end(max(started_ns, time_ns()))
+        span.end(max(started_ns, now_ns()))
 
 
 def below(parent: ParentSpan) -> Context:

@@ -7,6 +7,7 @@ Every `REACH_*` number is declared by `limit()`, which keeps unit, default and r
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.site import UNFOLD  # noqa: F401  how the admin looks and what its sidebar holds
-from reach_project import embedded
+from reach_project import embedded, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -54,6 +55,14 @@ def limit(name: str, default: float | int | bool | str, unit: str, reason: str):
     if not isinstance(value, bool) and value < 0:
         raise ImproperlyConfigured(f"{name}={value} must not be negative ({unit})")
     return value
+
+
+def choice(name: str, default: str, among: Sequence[str], reason: str) -> str:
+    """Read one setting that takes one of a few words. Raises ImproperlyConfigured otherwise."""
+    word = limit(name, default, "|".join(among), reason)
+    if word not in among:
+        raise ImproperlyConfigured(f"{name}={word!r} must be one of {', '.join(among)}")
+    return word
 
 
 # --- Where it runs ---------------------------------------------------------------------------------------------------
@@ -270,25 +279,29 @@ def is_our_mistake(record: logging.LogRecord) -> bool:
     return bool(failure) and not (isinstance(failure, tuple) and isinstance(failure[1], PermissionDenied))
 
 
+REACH_LOG_FORMAT = choice(
+    "REACH_LOG_FORMAT", "line", logs.FORMATS, "one line a record: for people, or JSON for machines"
+)
+REACH_LOG_LEVEL = choice(
+    "REACH_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"), "libraries tell WARNING only"
+)
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "filters": {  # what is wrong with a request, or not ready yet, is told to who asked
         "mistakes of ours": {"()": "django.utils.log.CallbackFilter", "callback": is_our_mistake}
     },
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "formatters": {"chosen": {"()": "reach_project.logs.formatter", "style": REACH_LOG_FORMAT}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "chosen"}},
+    "root": {"handlers": ["stderr"], "level": REACH_LOG_LEVEL},
     "loggers": {
         **{name: {"level": "WARNING"} for name in ("asyncio", "axes", "celery", "kombu", "uvicorn", "aiohttp")},
-        "opentelemetry": {
-            "level": "CRITICAL"
-        },  # a collector that is away is told once a minute by `reach_project.otlp`
-        "urllib3": {"level": "ERROR"},
+        **{name: {"level": "CRITICAL"} for name in ("opentelemetry", "urllib3")},  # see `reach_project.otlp`
         "django.request": {"filters": ["mistakes of ours"]},
         "django.security.DisallowedHost": {"level": "CRITICAL"},  # likewise
     },
 }
+logging.captureWarnings(True)  # they too are lines of the log
 
 # --- Metrics and traces ----------------------------------------------------------------------------------------------
 

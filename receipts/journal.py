@@ -208,7 +208,7 @@ class Lane(Generic[Row]):
     ) -> None:
         """One bad row must not fail the calls it shares a group with."""
         if len(group) == 1:
-            log.error("%s: row refused by the database: %s", self.name, exc)
+            log_refused(self.name, group[0].row.id, exc)
             group[0].written.set_exception(exc)
             return
         for item in group:
@@ -218,7 +218,7 @@ class Lane(Generic[Row]):
                 self.waiting.extendleft(i for i in reversed(group) if not i.written.done())
                 raise
             except psycopg.Error as single:
-                log.error("%s: row refused by the database: %s", self.name, single)
+                log_refused(self.name, item.row.id, single)
                 item.written.set_exception(single)
 
     def look_after(self, now: float) -> None:
@@ -255,6 +255,11 @@ class Lane(Generic[Row]):
         if self.connection is not None:
             await self.connection.close()
             self.connection = self.prepared = None
+
+
+def log_refused(lane: str, call_id: str, exc: psycopg.Error) -> None:
+    """The kind of the error alone: its words quote what was to be written, which may be anybody's payload."""
+    log.error("%s: the database refuses a row of call %s: %s", lane, call_id, type(exc).__name__)
 
 
 async def keep_running(work: Callable[[], Awaitable[None]], retry_s: float) -> None:

@@ -27,6 +27,11 @@ def now_millis() -> int:
     return int(now_s() * 1000)
 
 
+def now_ns() -> int:
+    """Epoch nanoseconds, as far as a float tells them apart (a quarter of a microsecond)."""
+    return int(now_s() * 1e9)
+
+
 def now() -> datetime:
     """This moment, UTC."""
     return datetime.fromtimestamp(now_s(), UTC)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
-from time import time_ns
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +24,9 @@ from receipts.errors import IdempotencyConflict
 from receipts.journal import Existing
 from receipts.reading import Lineage, StoredCall, find_lineage, read_call
 from receipts.rows import CallRow, MoveRow, ReceiptRow, json_of
-from registry.clock import now_millis
+from registry.clock import now_millis, now_ns
 from registry.errors import Unavailable
+from registry.log_context import enter_call
 from routing import observing
 from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, next_step
 from routing.core.pool import standing_refusal
@@ -100,6 +100,7 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
         if existing := await parts.journal.find_key(envelope.caller, envelope.idempotency_key):
             return await join(existing, envelope, parts)
     call = OpenCall(str(journey.call_id), str(parts.owner))
+    enter_call(call.call_id, journey.trace_id)
     claimed = step.chosen.node.key if isinstance(step, Attempt) else None
     if claimed:
         parts.load.claim(claimed)  # nothing is awaited between deciding and claiming
@@ -230,7 +231,7 @@ async def dispatch(
     while True:
         node, offer = attempt.chosen.node, attempt.chosen.offer
         number = journey.attempts + 1
-        started_ns = time_ns()
+        started_ns = now_ns()
         try:
             outcome = await carry(call, journey, attempt, number, parts, send=send)
         finally:

@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Coroutine
 from datetime import datetime
-from time import time_ns
 from typing import Any
 from uuid import UUID
 
@@ -25,9 +24,10 @@ from receipts.core.recovery import Progress, Seen, Takeover, progress_of, takeov
 from receipts.core.trace_context import ParentSpan
 from receipts.reading import millis
 from receipts.recovery import claim_orphans, seen_receipts
-from registry.clock import now_millis
+from registry.clock import now_millis, now_ns
 from registry.core.node import Health, Node, Offer
 from registry.errors import Unavailable
+from registry.log_context import enter_call
 from registry.schemas import compile_schema
 from registry.tasks import probe_due
 from routing import observing
@@ -78,6 +78,7 @@ class Engine:
 
     async def carry_on(self, row: dict[str, Any]) -> None:
         self.parts.under_way += 1
+        enter_call(str(row["id"]), row["trace_id"])
         try:
             result = await resume(row, self.parts)
             observing.ended(envelope_of(row), result)
@@ -165,7 +166,7 @@ async def resume(row: dict[str, Any], parts: LiveParts) -> Result:
             tried = tried_of(progress.open, row, outcome)
             call.note(Kind.ATTEMPT_FAILED, failure_document(outcome), attempt=tried.number, node=tried.node)
             began_ms = journey.first_forwarded_at_millis
-            began_ns = time_ns() if began_ms is None else began_ms * 1_000_000
+            began_ns = now_ns() if began_ms is None else began_ms * 1_000_000
             observing.attempted(journey, open_attempt(progress.open, row, why), tried.number, outcome, began_ns)
             journey = journey.after(tried)
     onward = await go_on(call, journey, parts)

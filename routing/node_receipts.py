@@ -17,6 +17,7 @@ from registry.auth import Key
 from registry.clock import now_millis
 from registry.core.strict_json import decode_strict
 from registry.errors import Forbidden, InvalidRequest
+from registry.log_context import enter_call
 from registry.schemas import compile_schema
 from routing.dispatch import failure_document
 from routing.live import LiveParts
@@ -25,7 +26,7 @@ LATE_RESULTS_KEPT = 8
 """Of one call: a node that goes on contradicting must not fill the table."""
 
 ATTEMPT_OF = """
-SELECT c.status, c.seq, c.attempts, c.owner, c.ended_at, c.capability, c.output, r.service_id, r.node_id,
+SELECT c.trace_id, c.status, c.seq, c.attempts, c.owner, c.ended_at, c.capability, c.output, r.service_id, r.node_id,
     (SELECT json_agg(json_build_array(t.kind, t.detail) ORDER BY t.seq) FROM receipts t
      WHERE t.call_id = c.id AND t.attempt = %s AND t.kind IN
         ('running', 'attempt_failed', 'succeeded', 'failed', 'late_result')) AS known
@@ -78,6 +79,7 @@ async def take_receipt(call_id: UUID, posted: PostedReceipt, key: Key, parts: Li
         if not rows:
             raise CallNotFound(f"no call {call_id}")
         row = rows[0]
+        enter_call(str(call_id), row["trace_id"])
         if row["service_id"] is None:
             raise ReceiptRefused(f"attempt {posted.attempt} was never made", call_id)
         if "operate" not in key.scopes and key.service_id != row["service_id"]:

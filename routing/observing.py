@@ -21,7 +21,7 @@ class Observer(Protocol):
     """What is told of each call that this process carries."""
 
     def attempted(self, journey: Journey, attempt: Attempt, number: int, outcome: Outcome, started_ns: int) -> None:
-        """An attempt has just ended; it had started at `started_ns` (epoch nanoseconds)."""
+        """An attempt has just ended; it had started at `started_ns` (epoch nanoseconds by the reach's clock)."""
 
     def ended(self, envelope: CallEnvelope, result: "Result") -> None:
         """A call has just ended, rejected ones included."""

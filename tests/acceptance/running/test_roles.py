@@ -1,10 +1,12 @@
 """One process of several: what it needs, what it waits for, what it serves."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.acceptance.instance import Instance, wait_until
@@ -67,3 +69,40 @@ def test_nobody_but_prepare_touches_an_empty_database(
 
     again = new_instance("elsewhere", **shared).manage("reach_prepare")
     assert again.stdout == "The database is prepared.\n"  # no second administrator
+
+
+@pytest.mark.parametrize("command", [WORKER, ["beat"]], ids=["worker", "beat"])
+def test_worker_and_beat_log_as_all_do(
+    new_instance: NewInstance, database_url: str, redis_url: str, command: list[str]
+) -> None:
+    shared = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "REACH_LOG_FORMAT": "json"}
+    instance = new_instance(**shared)
+    instance.manage("reach_prepare")
+    arguments = [sys.executable, "-m", "celery", "-A", "reach_project", *command]
+    with instance.log.open("ab") as log:
+        process = subprocess.Popen(arguments, cwd=CHECKOUT, env=instance.env, stdout=subprocess.DEVNULL, stderr=log)
+        try:
+            port = int(redis_url.split(":")[2].split("/")[0])
+            wait_until(lambda: process.poll() is not None or connected_to(process, port), "it is at work")
+            kill_redis(port)
+            wait_until(lambda: process.poll() is not None or instance.output, "it says that the broker is away")
+        finally:
+            process.terminate()
+            process.wait(20)
+    lines = instance.output.splitlines()
+    assert lines
+    assert all(json.loads(line).keys() >= {"timestamp", "level", "logger", "event"} for line in lines)
+
+
+def connected_to(process: subprocess.Popen[bytes], port: int) -> bool:
+    connections = psutil.Process(process.pid).net_connections("tcp")
+    return any(
+        each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED for each in connections
+    )
+
+
+def kill_redis(port: int) -> None:
+    """The server that listens there."""
+    for process in psutil.Process().children(recursive=True):
+        if process.name() == "redis-server" and f"{port}" in " ".join(process.cmdline()):
+            process.kill()

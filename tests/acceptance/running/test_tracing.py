@@ -102,7 +102,14 @@ def pair_of_agents(traced: Instance, spawn: Spawn, *, otel: bool) -> tuple[str, 
     for service, body in ((b, IN_A_THREAD), (a, CALLS_ON.format(child=b))):
         script = AGENT.format(service=service, capability=service, body=body)
         wait_ready(traced, service, spawn(service, script, otel=otel))
+    for capability in (a, b):
+        wait_until(lambda name=capability: can_be_placed(traced, name), f"the dispatcher knows {capability}", 10)
     return a, b
+
+
+def can_be_placed(reach: Instance, capability: str) -> bool:
+    asked = {"capability": capability, "payload": {}}
+    return reach.request("POST", "/api/v1/dispatch/explain", asked, key=reach.key).json["chosen"] is not None
 
 
 def tree(collector: Collector, trace_id: str, count: int) -> list[CollectedSpan]:
