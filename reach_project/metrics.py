@@ -10,6 +10,7 @@ import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import version
+from time import monotonic
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -194,14 +195,15 @@ class State(Collector):
 
     def _journal(self, at_work: list[live.LiveParts]) -> Iterator[Metric]:
         waiting: Tally[tuple[str, ...]] = Tally()
-        connected: dict[tuple[str, ...], float] = {}
+        going_s: dict[tuple[str, ...], float] = {}
         for parts in at_work:
             for lane in (parts.journal.new_calls, parts.journal.moves):
                 name = (short_name(lane.name),)
                 waiting[name] += len(lane.waiting)
-                connected[name] = min(connected.get(name, 1), int(lane.connection is not None))
+                since = lane.flushing_since
+                going_s[name] = max(going_s.get(name, 0), 0 if since is None else monotonic() - since)
         yield family("reach_journal_waiting_rows", "Rows that wait for their commit", ("lane",), waiting)
-        yield family("reach_journal_connected", "1 while the lane has its database connection", ("lane",), connected)
+        yield family("reach_journal_commit_age_seconds", "Since the commit at work began", ("lane",), going_s)
 
     def _snapshot(self) -> Iterator[Metric]:
         tables = self._tables()

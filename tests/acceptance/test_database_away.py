@@ -67,3 +67,17 @@ def test_what_happens_while_the_database_is_away(reach: Instance, line: Proxy) -
         assert calls_where(reach, trace_id=trace) == []
     finally:
         agent.leave()
+
+
+def test_metrics_answer_meanwhile(reach: Instance, line: Proxy) -> None:
+    def told() -> str:
+        answer = reach.request("GET", "/metrics", key=reach.key)
+        assert answer.status == 200, answer.body
+        return answer.body.decode()
+
+    works, does_not = (f'reach_part_working{{part="database"}} {value}' for value in ("1.0", "0.0"))
+    assert works in told()
+    line.cut()
+    wait_until(lambda: does_not in told(), "they tell that the database is away")
+    line.mend()
+    wait_until(lambda: works in told(), "they tell that it is back")

@@ -1,19 +1,20 @@
 """Traces as a collector receives them: from a caller through the reach and its nodes, as one tree."""
 
+import contextlib
 import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
-from tests.acceptance.agents import NewAgent, dispatch
+from tests.acceptance.agents import NewAgent, dispatch, registered
 from tests.acceptance.instance import Instance, free_port, wait_until
 from tests.acceptance.running.collector import CLIENT, ERROR, SERVER, CollectedSpan, Collector
 from tests.acceptance.sdk.agents import AgentProcess, key_for, spawn_agent, wait_ready
-from tests.fakes import answers, fails, in_turn, says
+from tests.fakes import FakeNode, answers, fails, in_turn, says, waits_for
 
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 """The SDK waits 5 s for more spans otherwise."""
@@ -261,3 +262,36 @@ def test_sampling_by_ratio(new_instance: Callable[..., Instance], collector: Col
     dispatch(reach, agent.capability, headers=headers)
     assert len(tree(collector, wanted, 2)) == 2
     assert collector.of_trace(left_out) == []
+
+
+def test_a_call_that_is_carried_on_after_a_crash_continues_its_tree(
+    new_instance: Callable[..., Instance], database_url: str, collector: Collector
+) -> None:
+    environment = {"DATABASE_URL": database_url, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, **QUICK}
+    first, second = (new_instance(name, **environment).start() for name in ("first", "second"))
+    gate = Event()
+    agent = registered(first, FakeNode(waits_for(gate)), idempotent=True)
+    trace_id, above = secrets.token_hex(16), secrets.token_hex(8)
+    headers = {"traceparent": f"00-{trace_id}-{above}-01"}
+
+    def call() -> None:
+        with contextlib.suppress(OSError):  # its reach dies
+            dispatch(first, agent.capability, headers=headers)
+
+    calling = Thread(target=call)
+    calling.start()
+    wait_until(lambda: agent.node.invocations, "the envelope has arrived", 10)
+    first.kill()
+    calling.join()
+    wait_until(lambda: len(agent.node.invocations) == 2, "the other reach sends it again", 30)
+    gate.set()
+    spans = wait_until(lambda: found if len(found := collector.of_trace(trace_id)) == 3 else None, "three spans", 15)
+    [call_span] = [span for span in spans if span.kind == SERVER]
+    lost, repeated = sorted((span for span in spans if span.kind == CLIENT), key=lambda span: span.span_id)
+    assert call_span.parent_id == above
+    assert lost.parent_id == repeated.parent_id == call_span.span_id
+    assert (lost.status, lost.attributes["reach.outcome"]) == (ERROR, "broken")
+    assert repeated.attributes["reach.outcome"] == "succeeded"
+    assert lost.ended_ns <= call_span.ended_ns and call_span.started_ns <= lost.started_ns
+    agent.node.close()
+    assert second.stop() == 0
