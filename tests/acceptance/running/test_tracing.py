@@ -10,10 +10,11 @@ from threading import Event, Thread
 
 import pytest
 
-from tests.acceptance.agents import NewAgent, dispatch, registered
+from tests.acceptance.agents import Agent, NewAgent, dispatch, registered
 from tests.acceptance.instance import Instance, free_port, wait_until
 from tests.acceptance.running.collector import CLIENT, ERROR, SERVER, CollectedSpan, Collector
 from tests.acceptance.sdk.agents import AgentProcess, key_for, spawn_agent, wait_ready
+from tests.bed.topology import Topology
 from tests.fakes import FakeNode, answers, fails, in_turn, says, waits_for
 
 QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -271,27 +272,54 @@ def test_a_call_that_is_carried_on_after_a_crash_continues_its_tree(
     first, second = (new_instance(name, **environment).start() for name in ("first", "second"))
     gate = Event()
     agent = registered(first, FakeNode(waits_for(gate)), idempotent=True)
-    trace_id, above = secrets.token_hex(16), secrets.token_hex(8)
-    headers = {"traceparent": f"00-{trace_id}-{above}-01"}
-
-    def call() -> None:
-        with contextlib.suppress(OSError):  # its reach dies
-            dispatch(first, agent.capability, headers=headers)
-
-    calling = Thread(target=call)
-    calling.start()
-    wait_until(lambda: agent.node.invocations, "the envelope has arrived", 10)
-    first.kill()
-    calling.join()
+    trace_id = call_and_crash(first, agent)
     wait_until(lambda: len(agent.node.invocations) == 2, "the other reach sends it again", 30)
     gate.set()
     spans = wait_until(lambda: found if len(found := collector.of_trace(trace_id)) == 3 else None, "three spans", 15)
     [call_span] = [span for span in spans if span.kind == SERVER]
     lost, repeated = sorted((span for span in spans if span.kind == CLIENT), key=lambda span: span.span_id)
-    assert call_span.parent_id == above
+    assert call_span.parent_id == ABOVE
     assert lost.parent_id == repeated.parent_id == call_span.span_id
     assert (lost.status, lost.attributes["reach.outcome"]) == (ERROR, "broken")
     assert repeated.attributes["reach.outcome"] == "succeeded"
     assert lost.ended_ns <= call_span.ended_ns and call_span.started_ns <= lost.started_ns
     agent.node.close()
     assert second.stop() == 0
+
+
+def test_a_worker_of_its_own_exports_what_it_recovers(tmp_path: Path, collector: Collector) -> None:
+    """Every part a process: the one dispatcher dies, the worker carries its call to the end and tells of it."""
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, **QUICK}
+    reach = Topology(tmp_path / "home", environment, dispatchers=1, workers=1)
+    gate = Event()
+    try:
+        reach.start()
+        agent = registered(reach, FakeNode(waits_for(gate)), idempotent=True)
+        trace_id = call_and_crash(reach.dispatchers[0], agent)
+        wait_until(lambda: len(agent.node.invocations) == 2, "the worker sends it again", 30)
+        gate.set()
+        spans = wait_until(lambda: found if len(found := collector.of_trace(trace_id)) == 3 else None, "spans", 15)
+        assert {span.attributes["reach.status"] for span in spans if span.kind == SERVER} == {"succeeded"}
+        agent.node.close()
+    finally:
+        gate.set()
+        reach.remove()
+
+
+def call_and_crash(reach: Instance, agent: Agent) -> str:
+    """Kill the dispatcher of a call when its envelope has arrived; the call's trace id."""
+    trace_id = secrets.token_hex(16)
+
+    def call() -> None:
+        with contextlib.suppress(OSError):  # its reach dies
+            dispatch(reach, agent.capability, headers={"traceparent": f"00-{trace_id}-{ABOVE}-01"})
+
+    calling = Thread(target=call)
+    calling.start()
+    wait_until(lambda: agent.node.invocations, "the envelope has arrived", 10)
+    reach.kill()
+    calling.join()
+    return trace_id
+
+
+ABOVE = "00f067aa0ba902b7"
