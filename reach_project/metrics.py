@@ -45,6 +45,8 @@ NO_CODE = "none"
 SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 COMMIT_ROWS = (1, 2, 5, 10, 25, 50, 100, 256)
+Counts = Tally[tuple[str, ...]]
+"""Counts by the values of some labels."""
 STATUSES = ("starting", "ready", "not_ready", "suspect", "ejected", "draining", "disabled", "expired")
 
 
@@ -160,6 +162,8 @@ class State(Collector):
 
     def __init__(self, tables: Callable[[], Tables | None], provided: Names, service: Names, role: str):
         self._tables, self._provided, self._service, self._role = tables, provided, service, role
+        self._counted_of: Tables | None = None
+        self._counted: tuple[Counts, Counts] = Tally(), Tally()
 
     def describe(self) -> list[Metric]:
         return []
@@ -182,7 +186,7 @@ class State(Collector):
         yield from self._journal(at_work)
         under_way = sum(parts.under_way for parts in at_work)
         yield family("reach_calls_in_flight", "Calls that this process carries now", (), {(): under_way})
-        flying: Tally[tuple[str, ...]] = Tally()
+        flying: Counts = Tally()
         for parts in at_work:
             for (service_id, _node_id), count in parts.load.flying.copy().items():
                 flying[(self._service(service_id),)] += count
@@ -194,7 +198,7 @@ class State(Collector):
         return named, {(VERSION, self._role, platform.python_version(), version("django")): 1}
 
     def _journal(self, at_work: list[live.LiveParts]) -> Iterator[Metric]:
-        waiting: Tally[tuple[str, ...]] = Tally()
+        waiting: Counts = Tally()
         going_s: dict[tuple[str, ...], float] = {}
         for parts in at_work:
             for lane in (parts.journal.new_calls, parts.journal.moves):
@@ -214,14 +218,21 @@ class State(Collector):
             age_s = live.current.snapshot.age_s()
             yield family("reach_snapshot_age_seconds", "Since they were last known to be current", (), {(): age_s})
         yield family("reach_route_revision", "Revision of the route table in memory", (), {(): tables.revision})
-        statuses: Tally[tuple[str, ...]] = Tally({(status,): 0 for status in STATUSES})
+        if self._counted_of is not tables:
+            self._counted_of, self._counted = tables, self._count(tables)
+        statuses, ready = self._counted
+        yield family("reach_nodes", "Nodes as this process knows them, by status", ("status",), statuses)
+        yield family("reach_capability_ready_nodes", "Ready nodes that offer a capability", ("capability",), ready)
+
+    def _count(self, tables: Tables) -> tuple[Counts, Counts]:
+        """The nodes by status, and the ready ones by capability: a walk of all, once for each version of the tables."""
+        statuses: Counts = Tally({(status,): 0 for status in STATUSES})
         for node in tables.nodes.values():
             statuses[(status_of(node),)] += 1
-        yield family("reach_nodes", "Nodes as this process knows them, by status", ("status",), statuses)
-        ready: Tally[tuple[str, ...]] = Tally()
+        ready: Counts = Tally()
         for name in sorted(tables.known):
             ready[(self._provided(name),)] += sum(is_ready(node) for node, _offer in tables.providers.get(name, ()))
-        yield family("reach_capability_ready_nodes", "Ready nodes that offer a capability", ("capability",), ready)
+        return statuses, ready
 
 
 def engine_parts() -> live.LiveParts | None:
@@ -237,9 +248,7 @@ def is_ready(node: Node) -> bool:
     return status_of(node) == "ready"
 
 
-def family(
-    name: str, text: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float] | Tally[tuple[str, ...]]
-) -> Metric:
+def family(name: str, text: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float] | Counts) -> Metric:
     made = GaugeMetricFamily(name, text, None, labels)
     for labelled, value in sorted(values.items()):
         made.add_metric(labelled, value)

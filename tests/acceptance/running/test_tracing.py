@@ -283,6 +283,8 @@ def test_a_call_that_is_carried_on_after_a_crash_continues_its_tree(
     assert (lost.status, lost.attributes["reach.outcome"]) == (ERROR, "broken")
     assert repeated.attributes["reach.outcome"] == "succeeded"
     assert lost.ended_ns <= call_span.ended_ns and call_span.started_ns <= lost.started_ns
+    recovered = [line for line in second.output.splitlines() if "recovered" in line]
+    assert [line for line in recovered if f"trace_id={trace_id}" in line], recovered
     agent.node.close()
     assert second.stop() == 0
 
