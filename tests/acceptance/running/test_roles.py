@@ -80,7 +80,7 @@ def test_worker_and_beat_log_as_all_do(
     instance.manage("reach_prepare")
     arguments = [sys.executable, "-m", "celery", "-A", "reach_project", *command]
     with instance.log.open("ab") as log:
-        process = subprocess.Popen(arguments, cwd=CHECKOUT, env=instance.env, stdout=subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(arguments, **instance.surroundings, stdout=subprocess.DEVNULL, stderr=log)
         try:
             port = int(redis_url.split(":")[2].split("/")[0])
             wait_until(lambda: process.poll() is not None or connected_to(process, port), "it is at work")
