@@ -66,6 +66,7 @@ def test_a_node_is_shown_alike_everywhere(registry: Registry):
     services = registry.ask("GET", "services")
     assert alone.keys() >= NODE
     assert listed.keys() == services.keys() == PAGE
+    assert alone.pop("last_probe") is None  # the evidence of a probe is for a page of its own
     assert listed["results"] == service["nodes"] == services["results"][0]["nodes"] == [alone]
     assert (alone["capabilities"], alone["tags"], alone["protocol"]) == (["file_summary"], ["prod"], "reach-http")
 
