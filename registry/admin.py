@@ -460,7 +460,9 @@ def weight_words(node: Node) -> str:
 
 def node_facts(node: Node) -> list[tuple[str, Any]]:
     endpoints = node.endpoints
-    judged = _("judged by liveness alone") if endpoints.get("ready") is None else ""
+    judged = ""
+    if endpoints.get("ready") is None:
+        judged = _("judged by liveness alone") if endpoints.get("live") else _("judged by its connection alone")
     return facts(
         {
             _("Service"): format_html(

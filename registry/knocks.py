@@ -4,24 +4,17 @@ A knock decides nothing. Whoever does not open is suspect, and the probe that fo
 """
 
 import asyncio
-import socket
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from django.conf import settings
 
 from registry import health
 from registry.addresses import allowed_addresses, spelled_refusal
-from registry.connecting import Refused, make_socket
+from registry.connecting import Refused, connect, place_of
 from registry.models import Node
 
 AT_ONCE = 200
-NAMES_KNOWN_S = 30.0
-"""So long an address found for a host name is knocked at; each probe asks for it anew."""
-
-Place = tuple[socket.AddressFamily, int, int, str, tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +57,3 @@ async def knock(doors: Iterable[Door], *, timeout_s: float) -> list[tuple[Door, 
             return None
 
     return [found for found in await asyncio.gather(*map(one, doors)) if found is not None]
-
-
-async def connect(place: Place, timeout_s: float) -> None:
-    """Connect and hang up. Raises OSError, TimeoutError."""
-    loop = asyncio.get_running_loop()
-    with make_socket(place) as opened:
-        opened.setblocking(False)
-        async with asyncio.timeout(timeout_s):
-            await loop.sock_connect(opened, place[4])
-
-
-_known: dict[str, tuple[float, Place]] = {}
-
-
-async def place_of(address: str) -> Place:
-    """Where a node's address leads. Raises OSError when its name does not resolve."""
-    at, place = _known.get(address, (0.0, None))
-    if place is None or time.monotonic() - at > NAMES_KNOWN_S:
-        parts = urlsplit(address)
-        place = (await resolve(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)))[0]
-        if len(_known) > 10_000:
-            _known.clear()
-        _known[address] = (time.monotonic(), place)
-    return place
-
-
-async def resolve(host: str, port: int) -> Sequence[Place]:
-    """The places of a host; only a name costs a thread. Raises OSError when it does not resolve."""
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -13,7 +13,7 @@ import aiohttp
 
 from registry import clock
 from registry.addresses import spelled_refusal
-from registry.connecting import GuardedResolver, Refused, make_socket
+from registry.connecting import GuardedResolver, Refused, connect, make_socket, place_of
 from registry.core.health import Heard, Reply, trouble_of
 from registry.signing import signature_headers
 
@@ -28,7 +28,8 @@ class Target:
 
     node_pk: int
     address: str
-    live_path: str
+    live_path: str | None
+    """None: the node has no such endpoint, and lives while it takes connections."""
     ready_path: str | None
     signing_secret: str
 
@@ -77,6 +78,14 @@ class Evidence:
     def is_silence(self) -> bool:
         return self.judge.reply.heard is Heard.SILENCE
 
+    @property
+    def judged_by(self) -> str:
+        if self.ready:
+            return "readiness"
+        if self.live.method == "CONNECT":
+            return "its connection alone: the node declares neither readiness nor liveness endpoint"
+        return "liveness alone: the node declares no readiness endpoint"
+
     def document(self) -> dict[str, Any]:
         return {
             "address": self.address,
@@ -84,7 +93,7 @@ class Evidence:
             "passed": not self.trouble,
             "trouble": self.trouble,
             "inconclusive": self.inconclusive,
-            "judged_by": "readiness" if self.ready else "liveness alone: the node declares no readiness endpoint",
+            "judged_by": self.judged_by,
             "live": self.live.document(),
             "ready": self.ready and self.ready.document(),
         }
@@ -143,15 +152,17 @@ class Punctuality:
 async def probe_node(session: aiohttp.ClientSession, target: Target, allowed: Collection[str]) -> Evidence:
     """Ask one node whether it lives and whether it can work, both at once."""
     checked_at = clock.now()
-    asked = [("GET", target.live_path, b"")]
-    if target.ready_path is not None:
-        asked.append(("POST", target.ready_path, READY_BODY))
     if why := spelled_refusal(target.address, allowed=allowed):
         refused = Reply(Heard.FORBIDDEN, reason=f"not connected: {why}")
-        seen = [Exchange(method, target.address + path, refused, "", 0.0) for method, path, _body in asked]
+        live = Exchange("GET", target.address + (target.live_path or ""), refused, "", 0.0)
+        ready = Exchange("POST", target.address + target.ready_path, refused, "", 0.0) if target.ready_path else None
     else:
-        seen = await asyncio.gather(*(ask(session, target, *request) for request in asked))
-    live, ready = seen[0], seen[1] if len(seen) > 1 else None
+        timeout_s = session.timeout.total or 0.0
+        asking = [ask(session, target, "GET", path, b"") if (path := target.live_path) else touch(target, timeout_s)]
+        if target.ready_path:
+            asking.append(ask(session, target, "POST", target.ready_path, READY_BODY))
+        live, *rest = await asyncio.gather(*asking)
+        ready = rest[0] if rest else None
     return Evidence(
         target.node_pk, target.address, checked_at, live, ready, trouble_of(live.reply, ready.reply if ready else None)
     )
@@ -170,6 +181,19 @@ async def ask(session: aiohttp.ClientSession, target: Target, method: str, path:
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
         reply = failed(exc)
     return Exchange(method, url, reply, text, round((time.perf_counter() - started) * 1000, 1))
+
+
+async def touch(target: Target, timeout_s: float) -> Exchange:
+    """A bare connection, for a node that declares no liveness endpoint."""
+    started = time.perf_counter()
+    try:
+        await connect(await place_of(target.address), timeout_s)
+        reply = Reply(Heard.ANSWER, 200)
+    except TimeoutError:
+        reply = Reply(Heard.UNREACHABLE, reason="no connection in time")
+    except OSError as exc:
+        reply = failed(exc)
+    return Exchange("CONNECT", target.address, reply, "", round((time.perf_counter() - started) * 1000, 1))
 
 
 def understood(status: int, text: str) -> Reply:

@@ -28,10 +28,10 @@ Weight = Annotated[int, Meta(ge=0, le=1000)]
 
 
 class EndpointsBody(Struct, frozen=True):
-    """Paths below the node's address; `ready: null` = it has none."""
+    """Paths below the node's address; null = it has none: then liveness judges, and without it the bare connection."""
 
     invoke: Path = "/reach/invoke"
-    live: Path = "/reach/live"
+    live: Path | None = "/reach/live"
     ready: Path | None = "/reach/ready"
     cancel: Path | None = None
 
@@ -134,6 +134,8 @@ def mistakes(
     ttl_s, heartbeat_s = body.lease_terms
     if heartbeat_s * HEARTBEATS_PER_LEASE > ttl_s:
         yield {"path": "/heartbeat_interval_s", "message": f"must be at most a third of lease_ttl_s ({ttl_s:g})"}
+    if body.endpoints.live is None and body.endpoints.ready is not None:
+        yield {"path": "/endpoints/live", "message": "may only be null where ready is null, too"}
     if ttl_s > 3600:
         yield {"path": "/heartbeat_interval_s", "message": "must be at most 1200"}
     if len(msgspec.json.encode(body.metadata)) > max_metadata_bytes:

@@ -310,3 +310,15 @@ def test_old_changes_are_forgotten_and_the_last_one_of_a_node_is_kept(registered
     assert health.forget_old_changes(later) == 1
     assert [change.status for change in StatusChange.objects.all()] == ["ready"]
     assert health.forget_old_changes(later) == 0
+
+
+def test_a_server_without_any_health_endpoint_is_judged_by_its_connection(agent, operator, node_server):
+    agent.register(address=node_server.address, endpoints={"ready": None, "live": None})
+    evidence = operator("POST", f"{NODE}/probe").json()
+    assert (evidence["status"], evidence["live"]["method"]) == ("ready", "CONNECT")
+    assert "connection" in evidence["judged_by"]
+    assert node_server.asked == []
+    node_server.shutdown()
+    node_server.server_close()
+    tasks.knock()
+    assert seen(agent) == ("not_ready", "connection refused")
