@@ -83,10 +83,14 @@ class Instance(Process):
         return self.credentials["operator_key"]
 
     @property
+    def env(self) -> dict[str, str]:
+        """The environment of everything that belongs to this instance."""
+        own = {"REACH_HOME": str(self.home), "REACH_PORT": str(self.port)}
+        return clean_environment() | own | self.environment
+
+    @property
     def surroundings(self) -> dict[str, Any]:
-        """Folder and environment of everything that belongs to this instance."""
-        own = {"REACH_HOME": str(self.home), "REACH_PORT": str(self.port), **self.environment}
-        return {"cwd": CHECKOUT, "env": clean_environment() | own}
+        return {"cwd": CHECKOUT, "env": self.env}
 
     def is_ready(self) -> bool:
         try:

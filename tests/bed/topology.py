@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.acceptance.instance import CHECKOUT, Answer, Instance, clean_environment
 from tests.bed.postgresql import PostgreSQL
-from tests.bed.process import Process
+from tests.bed.process import Process, wait_until
 from tests.bed.redis import Redis
 
 QUEUES = "reach,probes"
@@ -109,6 +109,10 @@ class Topology:
     def is_ready(self) -> bool:
         return all(process.is_ready() for process in self.processes)
 
+    def is_whole(self) -> bool:
+        """Whether all that work together do: workers and beat show it at the console."""
+        return self.console.request("GET", "/readyz").json["status"] == "ready"
+
     def request(self, method: str, path: str, *given: Any, **named: Any) -> Answer:
         return self.server_of(method, path).request(method, path, *given, **named)
 
@@ -136,6 +140,7 @@ class Topology:
         self.spawn()
         for process in self.processes:
             process.wait_ready()
+        wait_until(self.is_whole, f"every part works\n{self.output}")
         return self
 
     def stop(self) -> None:
@@ -147,6 +152,14 @@ class Topology:
         """`kill -9` of all of the reach's own processes, or of everything."""
         for process in chain(self.processes, self._below() if postgresql_too else ()):
             process.kill()
+
+    def mend(self) -> None:
+        """Start again what does not run, and let go on what was held."""
+        for process in chain(self._below(), self.processes):
+            if process.is_running:
+                process.resume()
+            else:
+                process.start()
 
     def remove(self) -> None:
         """End everything, whatever its state, and delete what it stored."""

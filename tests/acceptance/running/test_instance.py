@@ -154,7 +154,7 @@ def test_make_run_passes_sigterm_on(new_instance: NewInstance) -> None:
     with instance.log.open("ab") as log:
         python = sys.executable
         command = ["make", "-f", str(makefile), f"VENV_PYTHON={python}", "run"]
-        make = subprocess.Popen(command, cwd=CHECKOUT, env=instance.surroundings["env"], stdout=log, stderr=log)
+        make = subprocess.Popen(command, cwd=CHECKOUT, env=instance.env, stdout=log, stderr=log)
     try:
         wait_until(instance.is_ready, f"ready\n{instance.output}")
         (server,) = psutil.Process(make.pid).children()
