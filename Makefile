@@ -34,6 +34,7 @@ TOGETHER := tests/unit tests/contract tests/integration sdk/tests $(addprefix te
 test: install-dev
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile $(TOGETHER) $(ARGS)
 	$(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) $(ARGS)
+	$(VENV_PYTHON) -m pytest -q tests/acceptance/topology $(ARGS)
 
 test-topology: install-dev
 	REACH_TEST_TOPOLOGY=processes $(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) tests/acceptance/sdk $(ARGS)

@@ -48,15 +48,15 @@ class AgentProcess:
             self.process.wait()
 
 
-def spawn_agent(folder: Path, script: str, *, reach_addr: str, key: str) -> AgentProcess:
-    """Start a script; `name` it after its log."""
+def spawn_agent(folder: Path, script: str, *, reach_addr: str, key: str, **more: str) -> AgentProcess:
+    """Start a script, with `more` in its environment."""
     number = len(list(folder.glob("agent-*.py")))
     path, log = folder / f"agent-{number}.py", folder / f"agent-{number}.log"
     path.write_text(textwrap.dedent(script))
     with log.open("ab") as file:
         process = subprocess.Popen(
             [sys.executable, str(path)],
-            env=environment(reach_addr, key),
+            env=environment(reach_addr, key) | more,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
