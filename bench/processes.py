@@ -1,6 +1,8 @@
 """Start processes, wait until they answer, read their CPU, end them whatever happens."""
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import time
@@ -44,9 +46,11 @@ class Started:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, below those that the system hands out to outgoing connections."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port := random.randint(10_000, 32_000)))
+            return port
 
 
 @contextmanager

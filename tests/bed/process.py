@@ -1,6 +1,7 @@
 """A program in a process of its own: started with a log, and what can happen to it from outside."""
 
 import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -18,9 +19,11 @@ T = TypeVar("T")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on, below those that the system hands out to outgoing connections."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port := random.randint(10_000, 32_000)))
+            return port
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = START_TIMEOUT_S) -> T:

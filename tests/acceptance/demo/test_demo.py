@@ -44,7 +44,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 def test_a_report_question_is_traced_within_a_minute(demo: Demo) -> None:
     ready_at = time.monotonic()
-    wait_until(lambda: FIRST_CALL in demo.output, "the demo says what to try next")
+    wait_until(lambda: FIRST_CALL in demo.output or not demo.is_running, "the demo says what to try next")
+    assert FIRST_CALL in demo.output, demo.output
     call_id = demo.output.split(FIRST_CALL, 1)[1].split()[0]
     shown = agent_reach("trace", call_id, reach_addr=demo.url, key=demo.key)
     assert time.monotonic() - ready_at < 60

@@ -17,11 +17,15 @@ WORKER = ["worker", "--pool", "threads", "-c", "4", "-Q", "reach,probes", "--wit
 
 
 @pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
+def redis(tmp_path: Path) -> Iterator[Redis]:
     server = Redis(tmp_path / "redis.log")
-    server.start()
-    yield server.url
+    yield server.start()
     server.remove()
+
+
+@pytest.fixture
+def redis_url(redis: Redis) -> str:
+    return redis.url
 
 
 def celery(instance: Instance, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,18 +77,17 @@ def test_nobody_but_prepare_touches_an_empty_database(
 
 @pytest.mark.parametrize("command", [WORKER, ["beat"]], ids=["worker", "beat"])
 def test_worker_and_beat_log_as_all_do(
-    new_instance: NewInstance, database_url: str, redis_url: str, command: list[str]
+    new_instance: NewInstance, database_url: str, redis: Redis, command: list[str]
 ) -> None:
-    shared = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "REACH_LOG_FORMAT": "json"}
+    shared = {"DATABASE_URL": database_url, "REDIS_URL": redis.url, "REACH_LOG_FORMAT": "json"}
     instance = new_instance(**shared)
     instance.manage("reach_prepare")
     arguments = [sys.executable, "-m", "celery", "-A", "reach_project", *command]
     with instance.log.open("ab") as log:
         process = subprocess.Popen(arguments, **instance.surroundings, stdout=subprocess.DEVNULL, stderr=log)
         try:
-            port = int(redis_url.split(":")[2].split("/")[0])
-            wait_until(lambda: process.poll() is not None or connected_to(process, port), "it is at work")
-            kill_redis(port)
+            wait_until(lambda: process.poll() is not None or connected_to(process, redis.port), "it is at work")
+            redis.kill()
             wait_until(lambda: process.poll() is not None or instance.output, "it says that the broker is away")
         finally:
             process.terminate()
@@ -99,10 +102,3 @@ def connected_to(process: subprocess.Popen[bytes], port: int) -> bool:
     return any(
         each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED for each in connections
     )
-
-
-def kill_redis(port: int) -> None:
-    """The server that listens there."""
-    for process in psutil.Process().children(recursive=True):
-        if process.name() == "redis-server" and f"{port}" in " ".join(process.cmdline()):
-            process.kill()
