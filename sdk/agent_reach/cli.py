@@ -1,6 +1,7 @@
 """`agent-reach`: calls, traces and the registry from a terminal. Exit status 0 only on success."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -150,6 +151,10 @@ def trace(
     with reach() as client:
         if "-" in trace_id:  # a call id is a UUID
             trace_id = client.request(_wire.call(trace_id))["trace_id"]
+        elif not re.fullmatch("[0-9a-f]{32}", trace_id):
+            raise typer.BadParameter(
+                "is neither a trace id (32 hex digits) nor a call id (a UUID); both are in every answer of a dispatch"
+            )
         found = client.trace(trace_id)
     tree = Tree(f"trace [bold]{found['trace_id']}[/]")
     for root in found["calls"]:
@@ -283,10 +288,16 @@ def doctor() -> None:
     for check in checks:
         name = check.__name__.removeprefix("check_")
         try:
-            console.print(f"[green]ok[/]   {name}: {escape(check())}", soft_wrap=True)
+            said = check()
+            mark = "[yellow]look[/]" if isinstance(said, Remark) else "[green]ok[/]  "
+            console.print(f"{mark} {name}: {escape(said)}", soft_wrap=True)
         except ReachError as exc:
             console.print(f"[red]bad[/]  {name}: {escape(str(exc))}", soft_wrap=True)
             raise typer.Exit(1) from None
+
+
+class Remark(str):
+    """What is worth a look, though one's own way to Agent-Reach is in order."""
 
 
 def check_address() -> str:
@@ -300,6 +311,9 @@ def check_readiness() -> str:
     status, _headers, body = exchange(_wire.Request("GET", "/readyz"))
     if status != 200:
         raise ReachError(f"it runs, and does not work yet: {body.decode(errors='replace')[:300]}")
+    parts = json.loads(body).get("parts", {}) if body.startswith(b"{") else {}
+    if ailing := [f"{name} {said}" for name, said in parts.items() if said != "ok"]:
+        return Remark(f"it takes calls, but {'; '.join(ailing)}")
     return "all its parts work"
 
 
@@ -310,7 +324,8 @@ def check_clock() -> str:
     skew_s = (datetime.now(UTC) - parsedate_to_datetime(headers["Date"])).total_seconds()
     if abs(skew_s) < SKEW_S:
         return "this machine's clock agrees with its"
-    return f"this machine's clock is {skew_s:+.0f} s off; calls do not mind, but logs will not line up: set up NTP"
+    told = f"this machine's clock is {skew_s:+.0f} s off; calls do not mind, but logs will not line up: set up NTP"
+    return Remark(told)
 
 
 def check_key() -> str:
@@ -349,7 +364,7 @@ def check_nodes() -> str:
     if not out:
         return f"all {len(listed)} are ready"
     first = f"{out[0]['service_id']}/{out[0]['node_id']} is {out[0]['status']}: {out[0]['status_reason']}"
-    return f"{len(listed) - len(out)} of {len(listed)} are ready; {first} (`agent-reach nodes` shows all)"
+    return Remark(f"{len(listed) - len(out)} of {len(listed)} are ready; {first} (`agent-reach nodes` shows all)")
 
 
 def exchange(request: _wire.Request) -> tuple[int, dict[str, str], bytes]:

@@ -332,5 +332,7 @@ def test_the_command_line_tells_success_by_its_status(reach: Instance, spawn: Sp
     assert run("doctor").returncode == 0
     bad_key = run("doctor", key="reach_nobodys")
     assert bad_key.returncode == 1 and "REACH_API_KEY" in bad_key.stdout
+    wrong = run("trace", "nonsense")
+    assert wrong.returncode != 0 and "a call id (a UUID)" in wrong.stderr
     nobody = run("doctor", reach_addr=f"http://127.0.0.1:{free_port()}")
     assert nobody.returncode == 1 and "make run" in nobody.stdout
