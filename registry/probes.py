@@ -173,14 +173,22 @@ async def ask(session: aiohttp.ClientSession, target: Target, method: str, path:
     url = target.address + path
     headers = signature_headers(target.signing_secret, f"probe_{uuid4().hex}", int(clock.now_s()), body)
     headers |= {"X-Reach-Probe": "1", "Content-Type": "application/json"}
-    started, text = time.perf_counter(), ""
+    started, status, said = time.perf_counter(), None, bytearray()
     try:
         async with session.request(method, url, data=body or None, headers=headers, allow_redirects=False) as response:
-            text = (await response.content.read(MAX_ANSWER)).decode(errors="replace").replace("\x00", "\ufffd")
-            reply = understood(response.status, text)
+            status = response.status
+            while len(said) < MAX_ANSWER and (piece := await response.content.read(MAX_ANSWER - len(said))):
+                said += piece
+        reply = understood(status, readable(said))
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
-        reply = failed(exc)
-    return Exchange(method, url, reply, text, round((time.perf_counter() - started) * 1000, 1))
+        # liveness is in the status; what comes below it may be an event stream without an end
+        reply = failed(exc) if status is None or method != "GET" else Reply(Heard.ANSWER, status)
+    return Exchange(method, url, reply, readable(said), round((time.perf_counter() - started) * 1000, 1))
+
+
+def readable(said: bytes | bytearray) -> str:
+    """An answer's bytes as text that the database takes."""
+    return said.decode(errors="replace").replace("\x00", "\ufffd")
 
 
 async def touch(target: Target, timeout_s: float) -> Exchange:
@@ -224,7 +232,7 @@ def failed(exc: Exception) -> Reply:
         return Reply(Heard.UNREACHABLE, reason="its name does not resolve")
     if isinstance(exc, aiohttp.ClientSSLError):
         return Reply(Heard.UNREACHABLE, reason=printable(f"TLS fails: {exc}"))
-    return Reply(Heard.UNREACHABLE, reason=printable(f"unreachable: {cause or type(cause).__name__}"))
+    return Reply(Heard.UNREACHABLE, reason=printable(f"unreachable: {str(cause) or type(cause).__name__}"))
 
 
 def printable(text: str) -> str:

@@ -36,6 +36,8 @@ class NodeServer(ThreadingHTTPServer):
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         self.hang = threading.Event()
         self.hangs_at: set[str] = set()
+        self.pieces_apart_s = 0.0
+        self.never_ends_at: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -55,9 +57,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in self.server.headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(text)))
+        if self.path not in self.server.never_ends_at:
+            self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text)
+        for piece in (text[:5], text[5:]):
+            self.wfile.write(piece)
+            self.server.hang.wait(self.server.pieces_apart_s)
+        if self.path in self.server.never_ends_at:
+            self.server.hang.wait(10)
 
     do_GET = do_POST = answer
 

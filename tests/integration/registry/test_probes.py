@@ -1,5 +1,6 @@
 import json
 import socket
+import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -77,6 +78,35 @@ def test_a_node_that_is_not_ready_says_why(registered, node_server, live, ready,
     node_server.live, node_server.ready = live, ready
     probe()
     assert seen(registered) == ("not_ready", reason)
+
+
+def test_an_answer_that_comes_in_pieces_is_read_to_its_end(registered, node_server):
+    node_server.pieces_apart_s = 0.1
+    probe()
+    assert seen(registered) == ("ready", "")
+
+
+def test_liveness_is_in_the_status_even_of_an_answer_without_an_end(agent, node_server, settings):
+    settings.REACH_PROBE_TIMEOUT_S = 0.3
+    node_server.never_ends_at = {"/reach/live", "/reach/ready"}
+    agent.register(address=node_server.address, endpoints={"ready": None})
+    probe()
+    assert seen(agent) == ("ready", "")
+    agent.register(address=node_server.address)
+    probe()
+    assert seen(agent) == ("not_ready", "lives, but readiness hangs")
+
+
+def test_what_has_no_words_of_its_own_is_called_by_its_name(agent):
+    with socket.create_server(("127.0.0.1", 0)) as hangs_up:
+        hang_up = threading.Thread(target=lambda: [hangs_up.accept()[0].close() for _ in range(2)])
+        hang_up.start()
+        agent.register(address=f"https://127.0.0.1:{hangs_up.getsockname()[1]}")
+        probe()
+        hang_up.join()
+    status, reason = seen(agent)
+    assert status == "not_ready"
+    assert reason.startswith("unreachable: ") and reason != "unreachable: "
 
 
 def test_redirects_are_not_followed(registered, node_server):
