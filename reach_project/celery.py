@@ -9,6 +9,7 @@ Worker and beat run as threads of the all-in-one, or as plain Celery commands:
 import logging
 import os
 import threading
+from datetime import timedelta
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
@@ -18,12 +19,14 @@ from celery import Celery, signals
 from celery.app.amqp import AMQP
 from celery.beat import ScheduleEntry, Scheduler
 from celery.contrib.django.task import DjangoTask
+from celery.schedules import schedule as interval
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from kombu.connection import Connection
 from psycopg_pool import PoolTimeout
 
 from reach_project import health
+from registry import clock
 from registry.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -44,14 +47,22 @@ class ReachTask(DjangoTask):
             log.warning("%s found the database away: %s", self.name, first_line(exc))
 
 
+WAITING_AT_MOST = 20
+"""So many messages in a queue mean that no worker takes them: another would say nothing new."""
+
+
 class ScheduleInMemory(Scheduler):
-    """Beat's schedule, kept nowhere: every entry is an interval of seconds. A broker that is away costs two lines."""
+    """Beat's schedule, kept nowhere: every entry is an interval of seconds. A broker that is away costs two lines.
+
+    None pile up while no worker takes them. They do not expire: the worker would judge that by another host's clock.
+    """
 
     away = False
 
     def apply_entry(self, entry: ScheduleEntry, producer: Any = None) -> None:
         try:
-            self.apply_async(entry, producer=producer, advance=False)
+            if self.waiting(entry) < WAITING_AT_MOST:
+                self.apply_async(entry, producer=producer, advance=False)
         except Exception as exc:  # whatever one message meets, the next ones are sent
             if not self.away:
                 log.warning("beat cannot send, and tries on: %s", first_line(exc))
@@ -60,6 +71,11 @@ class ScheduleInMemory(Scheduler):
             if self.away:
                 log.warning("beat sends again")
             self.away = False
+
+    def waiting(self, entry: ScheduleEntry) -> int:
+        """How many messages wait in the queue that this entry goes to."""
+        queue = self.app.amqp.router.route({}, entry.task)["queue"]
+        return self.connection.default_channel.queue_declare(queue.name).message_count
 
 
 class Broker(Connection):
@@ -122,8 +138,8 @@ def pulse(**_: object) -> None:
 
 
 def every(task: str, seconds: float) -> dict[str, object]:
-    """One line of the schedule. A message that nobody took until the next one is due is dropped: none pile up."""
-    return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 1.0)}}
+    """One line of the schedule, by a clock that no step of the host's stops."""
+    return {"task": task, "schedule": interval(timedelta(seconds=seconds), nowfun=clock.now)}
 
 
 def shortest_turn_s() -> float:

@@ -24,7 +24,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from reach_project.health import known_migrations, missing_migrations
 from receipts.tasks import maintain_partitions
-from registry import services
+from registry import clock, services
 from registry.auth import SCOPES, digest_of
 from registry.database import conninfo
 from registry.errors import Conflict
@@ -59,7 +59,8 @@ def wait_for_database(stop: threading.Event) -> None:
     deadline = time.monotonic() + settings.REACH_START_PATIENCE_S
     while not stop.is_set():
         try:
-            psycopg.connect(conninfo("reach start"), connect_timeout=5).close()
+            with psycopg.connect(conninfo("reach start"), autocommit=True, connect_timeout=5) as session:
+                clock.ask(session)
             return
         except psycopg.OperationalError as exc:
             if time.monotonic() > deadline:

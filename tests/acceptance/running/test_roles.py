@@ -4,12 +4,17 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
+from redis import Redis as RedisClient
 
+from reach_project.celery import WAITING_AT_MOST
 from tests.acceptance.instance import Instance, wait_until
+from tests.bed.clock import shifted
 from tests.bed.redis import Redis
 
 NewInstance = Callable[..., Instance]
@@ -102,3 +107,48 @@ def connected_to(process: subprocess.Popen[bytes], port: int) -> bool:
     return any(
         each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED for each in connections
     )
+
+
+@contextmanager
+def celery_at_work(instance: Instance, *arguments: str, clock_ahead_s: int = 0) -> Iterator[None]:
+    """A Celery command that runs on, on a host whose clock may be wrong."""
+    surroundings = instance.surroundings
+    wrong = shifted(clock_ahead_s) if clock_ahead_s else {}
+    command = [sys.executable, "-m", "celery", "-A", "reach_project", *arguments]
+    with instance.log.open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=surroundings["cwd"], env=surroundings["env"] | wrong, stdout=subprocess.DEVNULL, stderr=log
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.mark.parametrize(("beat_ahead_s", "worker_ahead_s"), [(-300, 0), (0, 300), (0, -300)])
+def test_the_sweeps_do_not_care_whose_clock_is_wrong(
+    new_instance: NewInstance, database_url: str, redis_url: str, beat_ahead_s: int, worker_ahead_s: int
+) -> None:
+    instance = new_instance(DATABASE_URL=database_url, REDIS_URL=redis_url)
+    instance.manage("reach_prepare")
+    with (
+        celery_at_work(instance, *WORKER, clock_ahead_s=worker_ahead_s),
+        celery_at_work(instance, "beat", clock_ahead_s=beat_ahead_s),
+        psycopg.connect(database_url, autocommit=True) as session,
+    ):
+        off_by = "SELECT extract(epoch FROM clock_timestamp() - swept_at) FROM registry_leasesweep"
+        [first] = wait_until(lambda: session.execute(off_by).fetchone(), "the first sweep")
+        wait_until(lambda: session.execute("SELECT owner FROM process_leases").fetchone(), "the worker's engine runs")
+    assert abs(first) < 3
+
+
+def test_messages_do_not_pile_up_while_nobody_takes_them(
+    new_instance: NewInstance, database_url: str, redis_url: str
+) -> None:
+    instance = new_instance(DATABASE_URL=database_url, REDIS_URL=redis_url, REACH_KNOCK_INTERVAL_S="0.02")
+    instance.manage("reach_prepare")
+    with RedisClient.from_url(redis_url) as broker, celery_at_work(instance, "beat"):
+        wait_until(lambda: broker.llen("probes") >= WAITING_AT_MOST, "the queue is as long as it gets")
+        wait_until(lambda: broker.llen("reach") >= 6, "beat has gone on")
+        assert broker.llen("probes") == WAITING_AT_MOST
