@@ -147,7 +147,9 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
     probed: list[Probed] = []
     with transaction.atomic():
         now = clock.now()
-        nodes = Node.objects.present().select_for_update(of=("self",)).select_related("lease").order_by("pk")
+        nodes = (
+            Node.objects.present().select_for_update(of=("self",), no_key=True).select_related("lease").order_by("pk")
+        )
         rows = {node.pk: node for node in nodes.filter(pk__in=by_node)}
         failures = dict(NodeProbe.objects.filter(pk__in=by_node).values_list("node_id", "failures"))
         kept, moved = [], False

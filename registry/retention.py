@@ -24,7 +24,7 @@ def take_off_expired_nodes(expired_before: datetime, now: datetime, limit: int) 
     """Take nodes off the lists that have not been heard since; their operators' choices stay for their return."""
     with transaction.atomic():
         waiting = Node.objects.present().filter(lease__expired=True, lease__expired_since__lt=expired_before)
-        gone = list(waiting.select_for_update(skip_locked=True, of=("self",)).order_by("pk")[:limit])
+        gone = list(waiting.select_for_update(skip_locked=True, of=("self",), no_key=True).order_by("pk")[:limit])
         for node in gone:
             leave(node, now)
             node.save(update_fields=["deleted_at", "drain_until", "admin_state", "admin_state_since"])

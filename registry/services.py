@@ -69,7 +69,7 @@ def register_node(service_id: str, node_id: str, body: NodeBody, *, by: Key) -> 
     with transaction.atomic():
         service = ensure_service(service_id)
         fields = node_fields(body, address)
-        node, inserted = Node.objects.select_for_update().get_or_create(
+        node, inserted = Node.objects.select_for_update(no_key=True).get_or_create(
             service=service, node_id=node_id, defaults=fields | {"health_reason": PROBE_PENDING, "health_since": now}
         )
         lease = NodeLease.objects.filter(node=node).first()
@@ -202,7 +202,7 @@ def heartbeat(service_id: str, node_id: str, *, in_flight: int | None, declarati
 def revive(node_pk: int, renewed: dict[str, Any], now: datetime) -> int:
     """An expired node is heard again: listed, and to be proven ready anew."""
     with transaction.atomic():
-        node = Node.objects.select_for_update().get(pk=node_pk)
+        node = Node.objects.select_for_update(no_key=True).get(pk=node_pk)
         NodeLease.objects.filter(node=node).update(**renewed)
         set_health(node, Health.STARTING, REVIVED, now)
         node.save(update_fields=["health", "health_reason", "health_since"])
@@ -271,7 +271,7 @@ def leave(node: Node, now: datetime) -> None:
 def finish_drains(now: datetime) -> int:
     """Take nodes off the lists whose farewell is over; how many."""
     with transaction.atomic():
-        leaving = list(Node.objects.leaving_is_over(now).select_for_update(skip_locked=True))
+        leaving = list(Node.objects.leaving_is_over(now).select_for_update(skip_locked=True, no_key=True))
         for node in leaving:
             leave(node, now)
             node.save()
@@ -309,8 +309,12 @@ def set_operator_choice(
 
 
 def locked(service_id: str, node_id: str) -> Node:
-    """The node, locked for the transaction. Raises NotFound."""
-    node = Node.objects.present().select_for_update().filter(service=service_id, node_id=node_id).first()
+    """The node, locked for the transaction. Raises NotFound.
+
+    As everywhere here with a lock that lets others write rows that belong to it: who waits at his commit to add to the
+    node's history, with the counter of `changes` in his hand, would wait for somebody who waits for the counter.
+    """
+    node = Node.objects.present().select_for_update(no_key=True).filter(service=service_id, node_id=node_id).first()
     if node is None:
         raise NotFound(f"there is no node {service_id}/{node_id}")
     return node

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from registry import changes, refusals, services
@@ -59,6 +59,29 @@ def test_two_sweepers_expire_a_lease_once():
     Node.objects.get().lease.__class__.objects.update(lease_expires_at=timezone.now())
     late = timezone.now() + timedelta(seconds=3)
     assert sum(at_once(lambda _number: services.expire_leases(late), 4)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lease_can_run_out_while_its_node_is_being_changed():
+    """Neither waits for the other: each would hold what the other wants, the node here and the counter there."""
+    services.register_node("doc-summarizer", "n1", NodeBody(address="http://127.0.0.1:1", capabilities=[]), by=AGENT)
+    soon = timezone.now() + timedelta(seconds=1)
+    services.expire_leases(soon)
+    Node.objects.get().lease.__class__.objects.update(lease_expires_at=timezone.now())
+    with transaction.atomic():
+        services.locked("doc-summarizer", "n1")
+        with ThreadPoolExecutor(1) as pool:
+
+            def expire():
+                try:
+                    with connection.cursor() as cursor:
+                        cursor.execute("SET lock_timeout = 2000")
+                    return services.expire_leases(soon + timedelta(seconds=1))
+                finally:
+                    connection.close()
+
+            assert pool.submit(expire).result() == 1
+        changes.bump()
 
 
 @pytest.mark.django_db
