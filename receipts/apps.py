@@ -6,3 +6,10 @@ class ReceiptsConfig(AppConfig):
     name = "receipts"
     verbose_name = _("Traffic")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from receipts.recovery import is_anybody_listening
+        from registry.services import ears
+
+        if is_anybody_listening not in ears:
+            ears.append(is_anybody_listening)

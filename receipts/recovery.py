@@ -3,6 +3,8 @@
 from typing import Any
 from uuid import UUID
 
+from django.db import connection
+
 from receipts.core.recovery import Seen
 from receipts.journal import Journal
 
@@ -33,3 +35,10 @@ async def seen_receipts(journal: Journal, call_id: UUID) -> list[Seen]:
         "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq", call_id
     )
     return [Seen(**row) for row in rows]
+
+
+def is_anybody_listening() -> bool:
+    """False when workers run and no server does: then no heartbeat can be heard. Where nothing runs at all, True."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT bool_or(role <> 'engine') FROM process_leases WHERE lease_expires_at > now()")
+        return cursor.fetchone()[0] is not False

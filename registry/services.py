@@ -1,7 +1,7 @@
 """Verbs of the registry: one transaction each, its audit row, and one bump when dispatchers must know."""
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatch
@@ -211,11 +211,15 @@ def revive(node_pk: int, renewed: dict[str, Any], now: datetime) -> int:
         return changes.bump()
 
 
+ears: list[Callable[[], bool]] = []
+"""Whoever knows of the processes signs up: each says whether any is there that heartbeats can reach."""
+
+
 def expire_leases(now: datetime) -> int:
     """Mark the nodes whose lease ran out; how many. Leases live on by as long as the reach itself was away."""
     with transaction.atomic():
         sweep = LeaseSweep.objects.select_for_update().filter(pk=1).first()
-        away = absence(sweep.swept_at if sweep else None, now)
+        away = absence(sweep.swept_at if sweep else None, now, heard=all(ear() for ear in ears))
         LeaseSweep.objects.update_or_create(pk=1, defaults={"swept_at": now})
         running = NodeLease.objects.filter(expired=False, node__in=Node.objects.present())
         if away:

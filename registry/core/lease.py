@@ -18,8 +18,11 @@ def lease_terms(ttl_s: float | None, heartbeat_interval_s: float | None) -> tupl
     return ttl_s, heartbeat_interval_s
 
 
-def absence(last_sweep: datetime | None, now: datetime) -> timedelta:
-    """By how much leases must be extended, because nobody was there to hear heartbeats."""
-    if last_sweep is None or now - last_sweep <= SWEEPER_MAY_PAUSE:
+def absence(last_sweep: datetime | None, now: datetime, *, heard: bool = True) -> timedelta:
+    """By how much leases must be extended, because nobody was there to hear heartbeats.
+
+    `heard` is False while the sweeper works and no server does.
+    """
+    if last_sweep is None or now <= last_sweep or (heard and now - last_sweep <= SWEEPER_MAY_PAUSE):
         return timedelta()
     return now - last_sweep

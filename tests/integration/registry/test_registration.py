@@ -1,8 +1,10 @@
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 
+from receipts.models import ProcessLease
 from registry import services
 from registry.models import AuditEvent, Capability, Node, NodeLease, Service, SnapshotVersion
 from tests.integration.registry.conftest import SUMMARY
@@ -14,6 +16,14 @@ pytestmark = pytest.mark.django_db
 
 def version():
     return SnapshotVersion.objects.get(pk=1).version
+
+
+def a_process(role):
+    """One that lives, as the database knows it."""
+    now = timezone.now()
+    until = now + timedelta(minutes=1)
+    facts = {"owner": uuid4(), "role": role, "host": "here", "pid": 1, "started_at": now, "held_since": now}
+    ProcessLease.objects.create(**facts, lease_expires_at=until)
 
 
 def test_registers_with_the_defaults_of_the_contract(agent):
@@ -289,6 +299,17 @@ def test_leases_live_on_by_as_long_as_the_reach_was_away(agent):
     assert services.expire_leases(back) == 0
     assert NodeLease.objects.get().lease_expires_at > back + timedelta(seconds=30)
     assert sum(services.expire_leases(back + timedelta(seconds=s)) for s in range(1, 60)) == 1
+
+
+def test_leases_do_not_run_while_no_server_is_there_to_hear_heartbeats(agent):
+    agent.register()
+    start = timezone.now()
+    services.expire_leases(start)
+    a_process("engine")
+    assert sum(services.expire_leases(start + timedelta(seconds=s)) for s in range(1, 60)) == 0
+    a_process("dispatcher")
+    assert sum(services.expire_leases(start + timedelta(seconds=s)) for s in range(60, 100)) == 0
+    assert sum(services.expire_leases(start + timedelta(seconds=s)) for s in range(100, 110)) == 1
 
 
 # --- Leaving, and what operators decide ------------------------------------------------------------------------------

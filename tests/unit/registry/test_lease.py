@@ -21,6 +21,11 @@ def test_leases_are_extended_by_the_reachs_own_absence(last_sweep_s_ago, extende
     assert absence(last, NOW) == timedelta(seconds=extended_s)
 
 
+def test_a_sweeper_that_works_alone_counts_every_second_as_absence():
+    assert absence(NOW - timedelta(seconds=1), NOW, heard=False) == timedelta(seconds=1)
+    assert absence(NOW + timedelta(seconds=1), NOW, heard=False) == timedelta()
+
+
 @pytest.mark.parametrize(
     ("declared", "terms"),
     [
