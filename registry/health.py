@@ -211,29 +211,35 @@ def store(found: Iterable[Probed]) -> None:
 # --- Suspicion -------------------------------------------------------------------------------------------------------
 
 SUSPECT = """
-WITH doubted AS (
-    UPDATE registry_node SET health = 'suspect', health_reason = %s, health_since = clock_timestamp()
-    WHERE service_id = %s AND node_id = %s AND deleted_at IS NULL AND health = 'ready' RETURNING id, admin_state
+WITH meant AS (
+    SELECT n.id, said.reason FROM registry_node n
+        JOIN unnest(%s::text[], %s::text[], %s::text[]) AS said(service_id, node_id, reason) USING (service_id, node_id)
+    WHERE n.deleted_at IS NULL AND n.health = 'ready' ORDER BY n.id FOR NO KEY UPDATE OF n
+), doubted AS (
+    UPDATE registry_node n SET health = 'suspect', health_reason = meant.reason, health_since = clock_timestamp()
+    FROM meant WHERE n.id = meant.id RETURNING n.id, n.admin_state, meant.reason
 ), due AS (
     UPDATE registry_nodeprobe SET due_at = clock_timestamp() WHERE node_id IN (SELECT id FROM doubted)
 ), noted AS (
     INSERT INTO registry_statuschange (node_id, at, status, reason)
-    SELECT id, clock_timestamp(), 'suspect', %s FROM doubted WHERE admin_state = 'enabled'
+    SELECT id, clock_timestamp(), 'suspect', reason FROM doubted WHERE admin_state = 'enabled'
 ), moved AS (
     UPDATE registry_snapshotversion SET version = version + 1 WHERE EXISTS (SELECT FROM doubted) RETURNING version
 )
 SELECT pg_notify('reach_snapshot', version::text) FROM moved
 """
-"""What a dispatcher says whose connection to a ready node failed: reason, service, node, reason again.
+"""What is said of ready nodes to which a connection failed: their services, their names, the reasons.
 
-One statement, for a connection apart from the ORM. The node is due at once, and the snapshot's move tells the workers.
+One statement, for a connection apart from the ORM. The nodes are due at once, and the snapshot's move tells the
+workers: one move, however many nodes a lost host has had.
 """
 
 
-def suspect(service_id: str, node_id: str, reason: str) -> None:
-    """`SUSPECT` from a worker."""
-    with connection.cursor() as cursor:
-        cursor.execute(SUSPECT, [reason, service_id, node_id, reason])
+def suspect(doubts: Sequence[tuple[str, str, str]]) -> None:
+    """`SUSPECT` from a worker: the service, name and reason of each node."""
+    if doubts:
+        with connection.cursor() as cursor:
+            cursor.execute(SUSPECT, [list(column) for column in zip(*doubts, strict=True)])
 
 
 def forget_old_changes(before: datetime, *, batch: int = 5000) -> int:

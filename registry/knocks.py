@@ -33,8 +33,7 @@ def knock_at_ready_nodes() -> int:
     if not doors:
         return 0
     found = asyncio.run(knock(doors, timeout_s=settings.REACH_KNOCK_TIMEOUT_S))
-    for door, trouble in found:
-        health.suspect(door.service_id, door.node_id, trouble)
+    health.suspect([(door.service_id, door.node_id, trouble) for door, trouble in found])
     return len(found)
 
 

@@ -58,7 +58,7 @@ class LiveParts:
 
     async def tell_suspicion(self, node: tuple[str, str], reason: str) -> None:
         try:
-            await self.journal.read(SUSPECT, reason, *node, reason)
+            await self.journal.read(SUSPECT, [node[0]], [node[1]], [reason])
         except Unavailable:
             log.warning("%s/%s is suspected here alone: the database is away", *node)
 

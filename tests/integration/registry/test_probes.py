@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 from standardwebhooks import Webhook
 
-from registry import health, tasks
+from registry import health, knocks, tasks
 from registry.models import Node, NodeLease, NodeProbe, SnapshotVersion, StatusChange
 from tests.integration.registry.conftest import Api
 
@@ -282,7 +282,7 @@ def test_a_node_of_an_older_release_gets_its_turn(registered, node_server):
 def test_a_dispatchers_word_makes_a_ready_node_suspect_and_due(registered, node_server):
     probe()
     version = SnapshotVersion.objects.get().version
-    health.suspect("doc-summarizer", "n1", "connection refused")
+    health.suspect([("doc-summarizer", "n1", "connection refused")])
     assert seen(registered) == ("suspect", "connection refused")
     assert SnapshotVersion.objects.get().version == version + 1
     tasks.probe_due()
@@ -295,7 +295,7 @@ def test_a_dispatchers_word_makes_a_ready_node_suspect_and_due(registered, node_
 def test_suspicion_says_nothing_of_nodes_that_are_not_ready(registered, health_now):
     Node.objects.update(health=health_now, health_reason="as it was")
     version = SnapshotVersion.objects.get().version
-    health.suspect("doc-summarizer", "n1", "connection refused")
+    health.suspect([("doc-summarizer", "n1", "connection refused")])
     assert seen(registered) == (health_now, "as it was")
     assert SnapshotVersion.objects.get().version == version
 
@@ -303,7 +303,7 @@ def test_suspicion_says_nothing_of_nodes_that_are_not_ready(registered, health_n
 def test_a_confirmed_suspicion_takes_the_node_out_at_once(registered, node_server):
     probe()
     node_server.ready = (503, b"")
-    health.suspect("doc-summarizer", "n1", "something before it answered 502")
+    health.suspect([("doc-summarizer", "n1", "something before it answered 502")])
     tasks.probe_due()
     assert seen(registered) == ("not_ready", "answers 503")
 
@@ -318,6 +318,18 @@ def test_a_knock_finds_who_has_gone(registered, node_server):
     assert seen(registered) == ("not_ready", "connection refused")
     history = [change["status"] for change in registered("GET", f"{NODE}/history").json()["results"]]
     assert history[:2] == ["not_ready", "suspect"]
+
+
+def test_many_that_are_gone_make_one_move_of_the_snapshot(agent, node_server):
+    for number in range(4):
+        agent.register(f"doc-summarizer/nodes/n{number}", address=node_server.address)
+    probe()
+    version = SnapshotVersion.objects.get().version
+    node_server.shutdown()
+    node_server.server_close()
+    knocks.knock_at_ready_nodes()
+    assert {(node.health, node.health_reason) for node in Node.objects.all()} == {("suspect", "connection refused")}
+    assert SnapshotVersion.objects.get().version == version + 1
 
 
 def test_a_knock_asks_nothing(registered, node_server):
