@@ -164,9 +164,11 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
             after = standing_after(before, evidence.trouble, failures_out=settings.REACH_PROBE_FAILURES_OUT)
             if (before.health, before.reason) != (after.health, after.reason):
                 moved |= before.health != after.health
+                seen = node.status
                 set_health(node, after.health, after.reason, now)
                 node.save(update_fields=["health", "health_reason", "health_since"])
-                remember(node, now, expired=node.lease.expired, evidence=evidence.document())
+                if node.status != seen:  # not so where it is disabled, draining or expired
+                    remember(node, now, expired=node.lease.expired, evidence=evidence.document())
             kept.append(Probed(evidence, after))
         store(kept)
         version = changes.bump() if moved else None
