@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from django.db import connection
 
+from registry.database import give_back
+
 CHANNEL = "reach_snapshot"
 
 Follower = Callable[[int, float], bool]
@@ -33,5 +35,7 @@ def bump() -> int:
 
 def wait_until_followed(version: int, timeout_s: float = 2.0) -> None:
     """Give this process's dispatchers the time to load `version`; after `timeout_s` go on without them."""
+    if followers:
+        give_back()
     for follower in followers:
         follower(version, timeout_s)

@@ -11,3 +11,9 @@ def conninfo(application_name: str) -> str:
         k: v for k, v in parameters.items() if k in {"dbname", "user", "password", "host", "port", "sslmode"} and v
     }
     return make_conninfo(**wanted, application_name=application_name)
+
+
+def give_back() -> None:
+    """Give this thread's session back to the pool, before a wait for something else. A transaction keeps its own."""
+    if not connection.in_atomic_block:
+        connection.close()

@@ -19,6 +19,7 @@ from registry.addresses import allowed_addresses
 from registry.audit import audit
 from registry.core.health import Standing, next_probe_s, standing_after
 from registry.core.node import AdminState, Health, visible_status
+from registry.database import give_back
 from registry.models import Node, NodeProbe, StatusChange
 from registry.probes import Evidence, Target, probe
 from registry.querysets import NodeQuerySet
@@ -123,6 +124,7 @@ def probe_nodes(nodes: NodeQuerySet) -> list[Probed]:
         )
         for node in nodes.select_related("service")
     ]
+    give_back()  # or as many operators at hanging nodes as the pool has sessions would keep all others waiting
     found = probe(targets, timeout_s=settings.REACH_PROBE_TIMEOUT_S, allowed=allowed_addresses())
     return record(found)
 

@@ -1,15 +1,18 @@
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from standardwebhooks import Webhook
 
 from registry import health, knocks, tasks
 from registry.models import Node, NodeLease, NodeProbe, SnapshotVersion, StatusChange
+from tests.bed.process import wait_until
 from tests.integration.registry.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -212,6 +215,30 @@ def test_the_history_of_a_node_shows_every_change_with_its_evidence(registered, 
     ]
     assert history[0]["evidence"]["ready"]["status"] == 503
     assert history[-1]["evidence"] is None
+
+
+@pytest.mark.parametrize("state", ["disabled", "draining"])
+def test_the_history_repeats_nothing_of_a_node_that_is_out_for_another_reason(registered, node_server, as_user, state):
+    as_user("operator")("PATCH", NODE, {"admin_state": state})
+    for status in (503, 200, 503):
+        node_server.ready = (status, b'{"ready": true}')
+        probe()
+    changes = registered("GET", f"{NODE}/history").json()["results"]
+    assert [change["status"] for change in changes] == [state, "starting"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waits_for_nodes_keeps_no_session_of_the_database(agent, node_server, settings):
+    settings.REACH_PROBE_TIMEOUT_S = 20
+    node_server.hangs_at = {"/reach/ready", "/reach/live"}
+    agent.register(address=node_server.address)
+    with ThreadPoolExecutor(1) as pool:
+        probing = pool.submit(lambda: (health.probe_nodes(Node.objects.all()), connection.close())[0])
+        wait_until(lambda: len(node_server.asked) == 2 or probing.done(), "the node is asked")
+        sessions = connection.pool.get_stats()
+        node_server.hang.set()
+    assert len(probing.result()) == 1
+    assert sessions["pool_size"] - sessions["pool_available"] == 1, "this thread's own"
 
 
 def test_a_node_shows_its_last_probe(registered, node_server):
