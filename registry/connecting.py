@@ -3,12 +3,13 @@
 import asyncio
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.abc import ResolveResult
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from registry.addresses import forbidden_ip, ip_refusal
 
@@ -22,21 +23,45 @@ class Refused(OSError):
     """The reach itself does not connect there."""
 
 
-class GuardedResolver(aiohttp.ThreadedResolver):
+LOOKUPS_AT_ONCE = 256
+_lookups = ThreadPoolExecutor(LOOKUPS_AT_ONCE, thread_name_prefix="name lookup")
+"""Nobody waits for these threads: a name server that is away holds up no other name, and no loop that ends."""
+
+
+async def look_up(
+    host: str, port: int, *, family: int = socket.AF_UNSPEC, flags: int = 0, timeout_s: float
+) -> list[Place]:
+    """The places of a host. Raises socket.gaierror when its name does not resolve, or not in time."""
+    ask: Callable[[], Any] = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0, flags)
+    try:
+        async with asyncio.timeout(timeout_s):
+            places: list[Place] = await asyncio.get_running_loop().run_in_executor(_lookups, ask)
+            return places
+    except TimeoutError:
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer in time") from None
+
+
+class GuardedResolver(AbstractResolver):
     """Names resolve anew at every connection, so what they resolve to is checked there too."""
 
-    def __init__(self, allowed: Collection[str]):
-        super().__init__()
-        self.allowed = allowed
+    def __init__(self, allowed: Collection[str], *, timeout_s: float):
+        self.allowed, self.timeout_s = allowed, timeout_s
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await super().resolve(host, port, family)
-        for result in found:
-            if why := ip_refusal(result["host"], host=host, allowed=self.allowed):
+        places = await look_up(host, port, family=family, flags=socket.AI_ADDRCONFIG, timeout_s=self.timeout_s)
+        for _family, _kind, _protocol, _name, where in places:
+            if why := ip_refusal(str(where[0]), host=host, allowed=self.allowed):
                 raise Refused(why)
-        return found
+        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return [
+            ResolveResult(hostname=host, host=str(where[0]), port=port, family=of, proto=protocol, flags=numeric)
+            for of, _kind, protocol, _name, where in places
+        ]
+
+    async def close(self) -> None:
+        """It holds nothing."""
 
 
 def make_socket(address: tuple[Any, ...]) -> socket.socket:
@@ -59,21 +84,22 @@ async def connect(place: Place, timeout_s: float) -> None:
 _known: dict[str, tuple[float, Place]] = {}
 
 
-async def place_of(address: str) -> Place:
-    """Where a node's address leads. Raises OSError when its name does not resolve."""
+async def place_of(address: str, timeout_s: float) -> Place:
+    """Where a node's address leads. Raises OSError when its name does not resolve, or not in time."""
     at, place = _known.get(address, (0.0, None))
     if place is None or time.monotonic() - at > NAMES_KNOWN_S:
         parts = urlsplit(address)
-        place = (await resolve(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)))[0]
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        place = (await resolve(parts.hostname or "", port, timeout_s))[0]
         if len(_known) > 10_000:
             _known.clear()
         _known[address] = (time.monotonic(), place)
     return place
 
 
-async def resolve(host: str, port: int) -> Sequence[Place]:
+async def resolve(host: str, port: int, timeout_s: float) -> Sequence[Place]:
     """The places of a host; only a name costs a thread. Raises OSError when it does not resolve."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return await look_up(host, port, timeout_s=timeout_s)

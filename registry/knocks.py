@@ -44,7 +44,7 @@ async def knock(doors: Iterable[Door], *, timeout_s: float) -> list[tuple[Door, 
     async def one(door: Door) -> tuple[Door, str] | None:
         async with gate:
             try:
-                await connect(await place_of(door.address), timeout_s)
+                await connect(await place_of(door.address, timeout_s), timeout_s)
             except TimeoutError:
                 return door, "no connection in time"
             except ConnectionRefusedError:

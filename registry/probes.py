@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -108,7 +109,10 @@ async def probe_all(targets: Sequence[Target], *, timeout_s: float, allowed: Col
     """Probe nodes on this loop. What a silence says is left open when the loop itself was too late to listen."""
     gate = asyncio.Semaphore(AT_ONCE)
     connector = aiohttp.TCPConnector(
-        limit=0, force_close=True, socket_factory=make_socket, resolver=GuardedResolver(allowed)
+        limit=0,
+        force_close=True,
+        socket_factory=make_socket,
+        resolver=GuardedResolver(allowed, timeout_s=timeout_s * 0.75),
     )
     async with aiohttp.ClientSession(
         connector=connector,
@@ -195,7 +199,7 @@ async def touch(target: Target, timeout_s: float) -> Exchange:
     """A bare connection, for a node that declares no liveness endpoint."""
     started = time.perf_counter()
     try:
-        await connect(await place_of(target.address), timeout_s)
+        await connect(await place_of(target.address, timeout_s * 0.75), timeout_s)
         reply = Reply(Heard.ANSWER, 200)
     except TimeoutError:
         reply = Reply(Heard.UNREACHABLE, reason="no connection in time")
@@ -228,7 +232,7 @@ def failed(exc: Exception) -> Reply:
         return Reply(Heard.REFUSED)
     if isinstance(cause, Refused):
         return Reply(Heard.FORBIDDEN, reason=f"not connected: {cause}")
-    if isinstance(exc, aiohttp.ClientConnectorDNSError):
+    if isinstance(cause, socket.gaierror):
         return Reply(Heard.UNREACHABLE, reason="its name does not resolve")
     if isinstance(exc, aiohttp.ClientSSLError):
         return Reply(Heard.UNREACHABLE, reason=printable(f"TLS fails: {exc}"))

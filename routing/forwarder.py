@@ -64,7 +64,7 @@ class Forwarder:
                 limit=0,
                 keepalive_timeout=keepalive_s,
                 socket_factory=make_socket,
-                resolver=GuardedResolver(allowed),
+                resolver=GuardedResolver(allowed, timeout_s=connect_timeout_s),
             ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
             skip_auto_headers={"User-Agent", "Accept", "Accept-Encoding"},

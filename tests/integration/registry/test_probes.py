@@ -1,6 +1,7 @@
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -140,6 +141,34 @@ def test_a_name_that_does_not_resolve_yet_is_taken_and_shown(agent):
     assert agent.register(address="http://not-started.invalid:9001").status_code == 201
     probe()
     assert seen(agent) == ("not_ready", "its name does not resolve")
+
+
+def test_a_name_server_that_does_not_answer_holds_up_nobody_else(agent, node_server, settings, monkeypatch):
+    settings.REACH_PROBE_TIMEOUT_S = 1.0
+    asked, real = threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(host, *given, **named):
+        if str(host).endswith(".away.invalid") and not named.get("flags", 0) & socket.AI_NUMERICHOST:
+            asked.wait(20)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(host, *given, **named)
+
+    for number in range(40):
+        agent.register(f"doc-summarizer/nodes/far{number}", address=f"http://n{number}.away.invalid:9001")
+    port = node_server.server_address[1]
+    agent.register(address=f"http://localhost:{port}")
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    began = time.monotonic()
+    probe()
+    assert time.monotonic() - began < 5
+    assert seen(agent) == ("ready", "")
+    others = Node.objects.exclude(node_id="n1").values_list("health", "health_reason")
+    assert set(others) == {("not_ready", "its name does not resolve")}
+    Node.objects.update(health="ready")
+    began = time.monotonic()
+    assert knocks.knock_at_ready_nodes() == 0
+    assert time.monotonic() - began < 5
+    asked.set()
 
 
 def test_connecting_looks_at_the_address_again(registered, settings, node_server):
