@@ -2,15 +2,17 @@
 
 from django.db import connection
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import Conninfo
+
+LIBPQ_KNOWS = {option.keyword.decode() for option in Conninfo.get_defaults()}
+"""Every option that DATABASE_URL may name: certificates, keepalives, time-outs."""
 
 
 def conninfo(application_name: str) -> str:
     """The libpq connection string of Django's default database, read when it is needed (tests swap the database)."""
-    parameters = dict(connection.get_connection_params())
-    wanted = {
-        k: v for k, v in parameters.items() if k in {"dbname", "user", "password", "host", "port", "sslmode"} and v
-    }
-    return make_conninfo(**wanted, application_name=application_name)
+    given = connection.get_connection_params()
+    wanted = {name: value for name, value in given.items() if name in LIBPQ_KNOWS and value not in (None, "")}
+    return make_conninfo(**wanted | {"application_name": application_name})
 
 
 def give_back() -> None:

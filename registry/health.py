@@ -6,9 +6,9 @@ A probe is due work like any other: the row in `registry_nodeprobe` says when, w
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -153,15 +153,19 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
             Node.objects.present().select_for_update(of=("self",), no_key=True).select_related("lease").order_by("pk")
         )
         rows = {node.pk: node for node in nodes.filter(pk__in=by_node)}
-        failures = dict(NodeProbe.objects.filter(pk__in=by_node).values_list("node_id", "failures"))
+        known = {one.node_pk: one for one in last_probes(by_node)}
         kept, moved = [], False
         for evidence in found:
             node = rows.get(evidence.node_pk)
             if node is None:
                 continue
-            before = Standing(Health(node.health), node.health_reason, failures.get(node.pk, 0))
+            last = known.get(node.pk, NO_PROBE)
+            before = Standing(Health(node.health), node.health_reason, last.failures)
             if node.address != evidence.address or evidence.inconclusive:
                 probed.append(Probed(evidence, before))
+                continue
+            if evidence.trouble and last.failures and evidence.checked_at < last.ended_at:
+                kept.append(Probed(evidence, before))  # two that ran at once have seen the same accident
                 continue
             after = standing_after(before, evidence.trouble, failures_out=settings.REACH_PROBE_FAILURES_OUT)
             if (before.health, before.reason) != (after.health, after.reason):
@@ -175,6 +179,25 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
         store(kept)
         version = changes.bump() if moved else None
     return [Probed(one.evidence, one.standing, version) for one in [*kept, *probed]]
+
+
+@dataclass(frozen=True, slots=True)
+class LastProbe:
+    """When the last probe of a node was over, and how many in a row had failed by then."""
+
+    node_pk: int
+    failures: int
+    ended_at: datetime
+
+
+NO_PROBE = LastProbe(0, 0, datetime.min.replace(tzinfo=UTC))
+
+
+def last_probes(node_pks: Iterable[int]) -> Iterator[LastProbe]:
+    asked = NodeProbe.objects.filter(pk__in=list(node_pks), checked_at__isnull=False)
+    took = ("evidence__ready__duration_ms", "evidence__live__duration_ms")
+    for node_pk, failures, checked_at, ready_ms, live_ms in asked.values_list("pk", "failures", "checked_at", *took):
+        yield LastProbe(node_pk, failures, checked_at + timedelta(milliseconds=ready_ms or live_ms or 0))
 
 
 STORE = f"""

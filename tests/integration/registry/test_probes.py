@@ -420,3 +420,15 @@ def test_a_server_without_any_health_endpoint_is_judged_by_its_connection(agent,
     node_server.server_close()
     tasks.knock()
     assert seen(agent) == ("not_ready", "connection refused")
+
+
+def test_two_probes_at_once_have_seen_one_accident(registered, node_server):
+    probe()
+    node_server.ready = (503, b"")
+    [first] = health.probe_nodes(Node.objects.all())
+    during = replace(first.evidence, checked_at=first.evidence.checked_at + timedelta(microseconds=1))
+    [second] = health.record([during])
+    assert (first.standing.failures, second.standing.failures) == (1, 1)
+    assert seen(registered) == ("ready", "")
+    probe()
+    assert seen(registered) == ("not_ready", "answers 503")
