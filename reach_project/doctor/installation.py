@@ -51,9 +51,9 @@ def secret_key(now: Running | None = None) -> Findings:
 def secret_key_found(given: str, role: str, machines: int) -> Finding:
     fix = _("Set the same SECRET_KEY, of 50 random characters, for every process: `openssl rand -base64 38`.")
     if not given and (role != "all" or machines > 1):
-        return error(
+        return warning(
             "SECRET_KEY",
-            _("Several processes share this database, and each has a SECRET_KEY of its own: a login holds at one only"),
+            _("Several processes share this database, and each home its own SECRET_KEY: a login holds at one only"),
             fix,
         )
     if given and len(given) < SHORTEST_SECRET:

@@ -157,8 +157,8 @@ def test_readiness(status: int, body: bytes, level: Level) -> None:
     ("given", "role", "machines", "level"),
     [
         ("", "all", 1, Level.OK),
-        ("", "dispatcher", 1, Level.ERROR),
-        ("", "all", 2, Level.ERROR),
+        ("", "dispatcher", 1, Level.WARNING),
+        ("", "all", 2, Level.WARNING),
         ("short", "all", 1, Level.WARNING),
         ("x" * 50, "dispatcher", 3, Level.OK),
     ],
