@@ -116,7 +116,7 @@ def reach(node: FakeNode) -> Reach:
     key = services.create_service_key("doc-summarizer", ("register", "dispatch", "observe"), by="test")
     by = services.Key("k", "doc-summarizer", None, None, frozenset({"register"}))
     offer = a_capability("file_summary", input=SUMMARY_INPUT, output=SUMMARY_OUTPUT, idempotent=True)
-    declared = {"address": f"http://localhost:{node.port}", "capabilities": [offer]}
+    declared = {"address": node.address, "capabilities": [offer]}  # only a host's name costs a thread, when connecting
     services.register_node("doc-summarizer", "n1", msgspec.convert(declared, NodeBody), by=by)
     Node.objects.update(health="ready", health_reason="", health_since=timezone.now())
     return Reach(key.text)
