@@ -43,6 +43,9 @@ REFUSALS = [
     gettext_noop("its input schema refuses the payload"),
     gettext_noop("does not take calls from this caller"),
     gettext_noop("is already working on this payload higher up the chain"),
+    gettext_noop("suspect: only where nobody else can"),
+    gettext_noop("tried already: only where nobody else can"),
+    gettext_noop("a narrower service takes it"),
 ]
 SENTENCES.extend(REFUSALS)
 

@@ -61,9 +61,9 @@ def a_node(name: str = "summarizer/n1", *offers: Offer, **more: Any) -> Node:
 
 
 def a_candidate(
-    name: str = "summarizer/n1", *, refusal: str | None = None, suspect: bool = False, **more: Any
+    name: str = "summarizer/n1", *offers: Offer, refusal: str | None = None, suspect: bool = False, **more: Any
 ) -> Candidate:
-    node = a_node(name, **more)
+    node = a_node(name, *offers, **more)
     return Candidate(node, node.offers["file_summary"], refusal, suspect)
 
 

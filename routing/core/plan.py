@@ -13,7 +13,7 @@ from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
 from routing.core.balancing import Chance, Load, pick
 from routing.core.matching import FallbackRule, Route, matched_routes
-from routing.core.pool import Candidate, Field, Pool, make_field
+from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
 from routing.core.tables import Tables
 
@@ -147,10 +147,10 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
             return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=tuple(fallbacks)))
         pool = tables.pool(envelope.capability, route, envelope.tags)
         refusals = group_refusals(pool, journey)
-        found = sparing(load.suspects(), without_loops(pool.field(refusals), journey, pool), pool)
+        found = sparing(load.suspects(), untried(without_loops(pool.field(refusals), journey), journey))
         why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks))
         if found.able:
-            chosen = pick(strategy, untried(found, journey, pool), load, chance)
+            chosen = pick(strategy, found, load, chance)
             deadline_millis = journey.deadline_millis or deadline_of(journey, chosen, route, policy)
             if deadline_millis <= now_millis:
                 return Stop(Ending("deadline_exceeded", "no time was left to start"), why)
@@ -197,10 +197,10 @@ def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> 
 BAD_PAYLOAD = "its input schema refuses the payload"
 BAD_CALLER = "does not take calls from this caller"
 LOOP = "is already working on this payload higher up the chain"
-NOBODY = make_field((), None, shown_at_most=0)
+NOBODY = make_field((), Preferences())
 
 
-def without_loops(found: Field, journey: Journey, pool: Pool) -> Field:
+def without_loops(found: Field, journey: Journey) -> Field:
     """The field without services that have the same capability and payload open among the call's ancestors."""
     open_above = {a.service_id for a in journey.ancestors if a.capability == journey.envelope.capability}
     if not open_above:
@@ -209,22 +209,23 @@ def without_loops(found: Field, journey: Journey, pool: Pool) -> Field:
     looping = {a.service_id for a in journey.ancestors if a.payload_digest == digest} & open_above
     if not looping:
         return found
-    return make_field(
-        [replace(c, refusal=LOOP) if c.node.service_id in looping else c for c in found.able],
-        pool.weights,
-        shown_at_most=pool.shown_at_most,
-    )
+    return found.changed(lambda c: replace(c, refusal=LOOP) if c.node.service_id in looping else c)
 
 
-def sparing(suspects: Container[NodeKey], found: Field, pool: Pool) -> Field:
+def untried(found: Field, journey: Journey) -> Field:
+    """The field as a further attempt should see it: another service first, else another node, else any."""
+    if not journey.tried:
+        return found
+    nodes = {tried.node for tried in journey.tried}
+    services = {service for service, _node in nodes}
+    return found.changed(lambda c: replace(c, tried=(c.node.service_id in services) + (c.node.key in nodes)))
+
+
+def sparing(suspects: Container[NodeKey], found: Field) -> Field:
     """The field with the nodes that this process itself suspects as last choice."""
     if not suspects or not any(c.node.key in suspects for c in found.able):
         return found
-    return make_field(
-        [replace(c, suspect=c.suspect or c.node.key in suspects) for c in found.candidates],
-        pool.weights,
-        shown_at_most=pool.shown_at_most,
-    )
+    return found.changed(lambda c: replace(c, suspect=c.suspect or c.node.key in suspects))
 
 
 def group_refusals(pool: Pool, journey: Journey) -> tuple[str | None, ...]:
@@ -252,21 +253,6 @@ def whole_refusal(pool: Pool, refusals: tuple[str | None, ...], envelope: CallEn
     errors = tuple(group.schema.errors(envelope.payload, root="/payload"))
     first = f"{errors[0]['path']}: {errors[0]['message']}" if errors else "see the schema"
     return Ending("invalid_payload", f"the payload does not fit {envelope.capability}: {first}", errors=errors)
-
-
-def untried(found: Field, journey: Journey, pool: Pool) -> Field:
-    """The candidates a further attempt should prefer: another service, else another node, else any."""
-    if not journey.tried:
-        return found
-    nodes = {tried.node for tried in journey.tried}
-    services = {service for service, _node in nodes}
-    for fresh in (
-        [c for c in found.able if c.node.service_id not in services],
-        [c for c in found.able if c.node.key not in nodes],
-    ):
-        if fresh:
-            return make_field(fresh, pool.weights, shown_at_most=0)
-    return found
 
 
 def with_fallback(taken: Fallback, step: Step) -> Step:

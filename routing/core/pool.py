@@ -5,8 +5,8 @@ pool of ten thousand nodes costs a call no more than one of ten.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,13 +18,15 @@ from routing.core.matching import Route
 class Candidate:
     """A node with what it offers; `refusal` says why it cannot take calls now (None: it can).
 
-    A suspect is last choice: it takes calls only where nobody else can.
+    The marks after it never take a node out: marked ones take calls only where nobody unmarked can.
     """
 
     node: Node
     offer: Offer
     refusal: str | None = None
     suspect: bool = False
+    tried: int = 0
+    """By this call: 2 the node itself, 1 another node of its service, 0 neither."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,30 +41,47 @@ class Group:
         return not self.allow_callers or caller in self.allow_callers
 
 
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """By what a field is parted and ordered."""
+
+    weights: Mapping[str, int] | None = None
+    """Of services; None: each node counts by its own weight alone."""
+    narrow_first: bool = False
+    """A service whose schema demands more comes before one that takes anything."""
+    shown_at_most: int = 32
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """The candidates left for one call, with everything a pick needs worked out beforehand."""
 
     candidates: tuple[Candidate, ...]
     able: tuple[Candidate, ...]
+    """Those to pick from: of all that are not refused the ones that rank first."""
     cumulative: tuple[float, ...]
     """Running sum of the able candidates' shares; the last is 1.0."""
     shown: tuple[dict[str, Any], ...]
     """The first candidates as CONTRACT §4 shows them, able ones first."""
     left_out: Mapping[str, int]
     """How many were refused, by reason."""
+    preferences: Preferences
 
     def at(self, chance: float) -> Candidate:
         """The candidate at `chance` (uniform in [0, 1)) when each is as likely as its share."""
         return self.able[min(bisect_right(self.cumulative, chance), len(self.able) - 1)]
 
+    def changed(self, change: Callable[[Candidate], Candidate]) -> "Field":
+        """The field after `change` of every candidate that is not refused. Costs as much as it has candidates."""
+        return make_field([change(c) if c.refusal is None else c for c in self.candidates], self.preferences)
+
 
 class Pool:
     """All providers a route may use, grouped; `field` is remembered per set of groups that take the call."""
 
-    __slots__ = ("fields", "groups", "shown_at_most", "weights")
+    __slots__ = ("fields", "groups", "preferences")
 
-    def __init__(self, candidates: Iterable[Candidate], weights: Mapping[str, int] | None, *, shown_at_most: int):
+    def __init__(self, candidates: Iterable[Candidate], preferences: Preferences):
         grouped: dict[tuple[str, frozenset[str]], list[Candidate]] = {}
         for candidate in candidates:
             key = (candidate.offer.input.digest, candidate.offer.allow_callers)
@@ -70,46 +89,73 @@ class Pool:
         self.groups = tuple(
             Group(members[0].offer.input, callers, tuple(members)) for (_, callers), members in grouped.items()
         )
-        self.weights = weights
-        self.shown_at_most = shown_at_most
+        self.preferences = preferences
         self.fields: dict[tuple[str | None, ...], Field] = {}
 
     def field(self, refusals: tuple[str | None, ...]) -> Field:
         """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in)."""
         if (known := self.fields.get(refusals)) is None:
             candidates = [
-                Candidate(c.node, c.offer, refusal or c.refusal, c.suspect)
+                candidate if refusal is None else replace(candidate, refusal=refusal)
                 for group, refusal in zip(self.groups, refusals, strict=True)
-                for c in group.candidates
+                for candidate in group.candidates
             ]
-            known = make_field(candidates, self.weights, shown_at_most=self.shown_at_most)
+            known = make_field(candidates, self.preferences)
             if len(self.fields) < 256:
                 self.fields[refusals] = known
         return known
 
 
-def make_field(candidates: Sequence[Candidate], weights: Mapping[str, int] | None, *, shown_at_most: int) -> Field:
-    """Shares, running sums and the shown form of a set of candidates.
+def make_field(candidates: Sequence[Candidate], preferences: Preferences) -> Field:
+    """Part the candidates into able, spared and refused, and work out shares and what is shown.
 
-    A node's share is its service's weight among the services that still have able nodes, times its own weight among
-    its service's able nodes; without service weights all able nodes share by their own weight. Suspects count only
-    where there is nobody else.
+    Able are those of the best rank. A node's share is its service's weight among the services that still have able
+    nodes, times its own weight among its service's able nodes; without service weights all able nodes share by their
+    own weight.
     """
     fit = [c for c in candidates if c.refusal is None]
-    able = tuple(c for c in fit if not c.suspect) or tuple(fit)
-    spared = [c for c in fit if c.suspect] if len(able) < len(fit) else []
-    shares = shares_of(able, weights)
     refused = [c for c in candidates if c.refusal is not None]
+    ranks = ranks_of(fit, preferences)
+    best = min(ranks, default=())
+    able = tuple(c for c, rank in zip(fit, ranks, strict=True) if rank == best)
+    spared = [(c, rank) for c, rank in zip(fit, ranks, strict=True) if rank != best]
+    shares = shares_of(able, preferences.weights)
     left_out: dict[str, int] = {}
     for candidate in refused:
         left_out[str(candidate.refusal)] = left_out.get(str(candidate.refusal), 0) + 1
-    shown = [shown_form(c, share) for c, share in zip(able, shares, strict=True)][:shown_at_most]
-    shown += [shown_form(c, 0.0, LAST_CHOICE) for c in spared][: shown_at_most - len(shown)]
-    shown += [shown_form(c, 0.0, str(c.refusal)) for c in refused[: shown_at_most - len(shown)]]
-    return Field(tuple(candidates), able, tuple(accumulate(shares)), tuple(shown), left_out)
+    at_most = preferences.shown_at_most
+    shown = [shown_form(c, share) for c, share in zip(able[:at_most], shares[:at_most], strict=True)]
+    shown += [shown_form(c, 0.0, why_spared(rank, best)) for c, rank in spared[: at_most - len(shown)]]
+    shown += [shown_form(c, 0.0, str(c.refusal)) for c in refused[: at_most - len(shown)]]
+    return Field(tuple(candidates), able, tuple(accumulate(shares)), tuple(shown), left_out, preferences)
 
 
-LAST_CHOICE = "suspect: only where nobody else can"
+Rank = tuple[int, ...]
+"""Where a candidate stands among those that are not refused: lower is first. `WHY_SPARED` names the places."""
+
+WHY_SPARED = (
+    "suspect: only where nobody else can",
+    "tried already: only where nobody else can",
+    "a narrower service takes it",
+)
+
+
+def ranks_of(fit: Sequence[Candidate], preferences: Preferences) -> list[Rank]:
+    """The rank of each candidate.
+
+    Narrowness is compared between services, never within one: while a new version with one more required field is
+    rolled out, its first node must not draw the whole traffic.
+    """
+    narrowness: dict[str, int] = {}
+    if preferences.narrow_first:
+        for c in fit:
+            service = c.node.service_id
+            narrowness[service] = max(c.offer.narrowness, narrowness.get(service, 0))
+    return [(c.suspect, c.tried, -narrowness.get(c.node.service_id, 0)) for c in fit]
+
+
+def why_spared(rank: Rank, best: Rank) -> str:
+    return next(why for why, mine, theirs in zip(WHY_SPARED, rank, best, strict=True) if mine != theirs)
 
 
 def shown_form(candidate: Candidate, share: float, reason: str | None = None) -> dict[str, Any]:

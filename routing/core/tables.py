@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from registry.core.node import Health, Node, Offer
 from routing.core.matching import EMPTY_TABLE, Route, RouteTable
-from routing.core.pool import Candidate, Pool, standing_refusal
+from routing.core.pool import Candidate, Pool, Preferences, standing_refusal
 
 POOLS_KEPT = 4096
 
@@ -71,4 +71,4 @@ class Tables:
             for node, offer in self.providers.get(capability, ())
             if services is None or node.service_id in services
         ]
-        return Pool(candidates, weights, shown_at_most=self.shown_at_most)
+        return Pool(candidates, Preferences(weights, narrow_first=route is None, shown_at_most=self.shown_at_most))

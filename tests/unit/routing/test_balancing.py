@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core.balancing import load_cost, peak_cost, peak_ewma, pick
-from routing.core.pool import Field, make_field
+from routing.core.pool import Field, Preferences, make_field
 from tests.factories import KnownLoad, a_candidate, chances
 
 STRATEGIES = ("weighted_random", "latency_aware", "least_loaded", "exact")
@@ -16,7 +16,7 @@ DRAWS = 20_000
 
 
 def field_of(*candidates, weights=None) -> Field:
-    return make_field(candidates, weights, shown_at_most=32)
+    return make_field(candidates, Preferences(weights, shown_at_most=32))
 
 
 def shares(strategy: str, field: Field, load: KnownLoad | None = None) -> dict[str, float]:

@@ -258,6 +258,15 @@ def test_a_further_attempt_prefers_another_service_then_another_node():
         assert attempted(twice, found, chance=draw).chosen.node.key == ("a", "2")
 
 
+def test_a_retry_leaves_the_narrow_service_that_failed_for_a_wider_one():
+    found = tables(a_node("narrow/1", an_offer(input=REPORTS, narrowness=2)), a_node("wide/1"))
+    assert attempted(a_journey(), found).chosen.node.service_id == "narrow"
+    once = a_journey(an_envelope(), an_attempt(Ended.NOT_STARTED, "narrow/1"), waited=1)
+    step = attempted(once, found)
+    assert step.chosen.node.service_id == "wide"
+    assert [c["reasons"] for c in step.why.candidates] == [[], ["tried already: only where nobody else can"]]
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
 def test_a_node_that_this_process_could_not_reach_is_taken_last(chance):
     found = tables(a_node("a/1"), a_node("a/2", health=Health.SUSPECT), a_node("b/1"))
@@ -420,7 +429,7 @@ def table_of(size: int, services: int) -> Tables:
         a_rule("catch-all", {}),
     ]
     known = {"file_summary": "", **{f"other_{n}": "" for n in range(size)}}
-    offers = [a_node(f"service-{n}/1", an_offer(), an_offer(f"other_{n}")) for n in range(services)]
+    offers = [a_node(f"service-{n}/1", an_offer(narrowness=n % 3), an_offer(f"other_{n}")) for n in range(services)]
     return tables(*offers, routes=a_table(*others, *globs, *mine, known=known), known=known)
 
 
