@@ -51,6 +51,7 @@ STRATEGY_KEYS = {
     "weighted_random": ("type", "services", "weights"),
     "least_loaded": ("type", "services"),
     "latency_aware": ("type", "services"),
+    "cost_aware": ("type", "services"),
 }
 RULE_KEYS = ("condition", "action", "wait_before_retry_ms")
 CONDITIONS = ("no_available_node", "circuit_open", "rate_limited", "timeout", "error")
@@ -58,7 +59,7 @@ ACTIONS = ("return_503", "next_route")
 URGENCIES = ("interactive", "normal", "bulk")
 LATER = "is not supported by this version"
 LATER_ROUTE_KEYS = ("canary", "mirror")
-LATER_STRATEGIES = ("fuzzy", "cost_aware", "sticky")
+LATER_STRATEGIES = ("fuzzy", "sticky")
 LATER_RULE_KEYS = ("service", "capability")
 LATER_ACTIONS = ("retry", "route_to")
 

@@ -46,6 +46,9 @@ REFUSALS = [
     gettext_noop("suspect: only where nobody else can"),
     gettext_noop("tried already: only where nobody else can"),
     gettext_noop("a narrower service takes it"),
+    gettext_noop("near its max_concurrency: only where nobody else can"),
+    gettext_noop("a cheaper one takes it"),
+    gettext_noop("at its max_concurrency (%(n)s)"),
 ]
 SENTENCES.extend(REFUSALS)
 
@@ -127,6 +130,8 @@ def strategy_words(route: Route) -> str:
             return _("the quickest of %(services)s") % {"services": among}
         case "least_loaded":
             return _("the least loaded of %(services)s") % {"services": among}
+        case "cost_aware":
+            return _("the cheapest of %(services)s") % {"services": among}
         case other:
             return f"{other}: {among}"
 

@@ -1,16 +1,22 @@
-"""Finds the paragraph that answers best. Each node takes one search at a time, and says "not now" to a second one."""
+"""Finds the paragraph that answers best. Each node can do one search at a time, and says "not now" to a second one.
+
+Like many an agent it does not declare that as its `max_concurrency`: what nobody has declared is met by retries.
+"""
 
 import sys
+import threading
 import time
 from typing import Any
 
-from agent_reach import AgentClient, Capability, ThreadContext
+from agent_reach import AgentClient, Capability, Refuse, ThreadContext
 
 from demo import documents, summaries
 
 PAUSE_S = 0.01  # between two documents: a search must not starve the machine
 
-client = AgentClient("docs-search", node_id=sys.argv[1], max_concurrency=1)
+searching = threading.Lock()
+
+client = AgentClient("docs-search", node_id=sys.argv[1])
 client.register_capability(
     Capability(
         name="docs_search",
@@ -30,7 +36,16 @@ client.register_capability(
 
 @client.handle("docs_search")
 def docs_search(payload: dict[str, Any], ctx: ThreadContext) -> dict[str, Any]:
-    wanted = set(summaries.terms(payload["text"]))
+    if not searching.acquire(blocking=False):
+        raise Refuse("a search is under way here")
+    try:
+        return best_sentence(payload["text"])
+    finally:
+        searching.release()
+
+
+def best_sentence(text: str) -> dict[str, Any]:
+    wanted = set(summaries.terms(text))
     best = (0, "", "")
     for file_path in documents.every():
         for sentence in summaries.sentences(documents.read(file_path)):

@@ -31,7 +31,7 @@ def pick(strategy: str, field: Field, load: Load, chance: Chance) -> Candidate:
             return field.at(chance())
         case "latency_aware":
             return better_of_two(field.able, chance, cost=lambda c: peak_cost(c, load))
-        case _:  # least_loaded, and exact among the nodes of its one service
+        case _:  # least_loaded, exact among the nodes of its one service, cost_aware among the cheapest
             return better_of_two(field.able, chance, cost=lambda c: load_cost(c, load))
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from receipts.core.ending import Ending
-from receipts.core.envelope import CallEnvelope
+from receipts.core.envelope import CallEnvelope, Urgency
 from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
-from routing.core.balancing import Chance, Load, pick
+from routing.core.balancing import Chance, Load
+from routing.core.limits import pick_within_limits
 from routing.core.matching import FallbackRule, Route, matched_routes
 from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
@@ -31,6 +32,8 @@ class Policy:
     retry_after_ms: int = 1000
     max_timeout_ms: int = 600_000
     max_hops: int = 16
+    near_limit: float = 0.8
+    """Of `max_concurrency`: so much in flight, and `interactive` calls and `cost_aware` routes look elsewhere first."""
     tier_ms: Mapping[str, int] = field(
         default_factory=lambda: {Tier.LIGHT: 10_000, Tier.MEDIUM: 60_000, Tier.HEAVY: 600_000}
     )
@@ -135,7 +138,7 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
         return refused
     fallbacks: list[Fallback] = []
     rule: FallbackRule | None = None
-    why, found = Why(AUTO, tables.revision, "least_loaded"), NOBODY
+    why, search = Why(AUTO, tables.revision, "least_loaded"), Search(NOBODY, None)
     for route in routes_to_try(journey, tables):
         route_id = route.id if route else AUTO
         strategy = route.strategy.type if route else "least_loaded"
@@ -145,31 +148,58 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
         if route is not None and route.allow_callers and envelope.caller not in route.allow_callers:
             ending = Ending("forbidden", f"route {route.id} does not take calls from {envelope.caller}")
             return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=tuple(fallbacks)))
-        pool = tables.pool(envelope.capability, route, envelope.tags)
-        refusals = group_refusals(pool, journey)
-        found = sparing(load.suspects(), untried(without_loops(pool.field(refusals), journey), journey))
+        search = look_for_node(journey, route, tables, load, policy, chance)
+        found = search.found
         why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks))
-        if found.able:
-            chosen = pick(strategy, found, load, chance)
-            deadline_millis = journey.deadline_millis or deadline_of(journey, chosen, route, policy)
+        if search.chosen is not None:
+            deadline_millis = journey.deadline_millis or deadline_of(journey, search.chosen, route, policy)
             if deadline_millis <= now_millis:
                 return Stop(Ending("deadline_exceeded", "no time was left to start"), why)
-            return Attempt(chosen, deadline_millis, why)
-        if (refused_whole := whole_refusal(pool, refusals, envelope, found)) is not None:
-            return Stop(refused_whole, why)
-        rule = fallback_rule(journey, route, "no_available_node")
+            return Attempt(search.chosen, deadline_millis, why)
+        if search.hopeless is not None:
+            return Stop(search.hopeless, why)
+        rule = fallback_rule(journey, route, search.condition)
         if rule is None or rule.action == "return_503":
             if rule is not None:
-                fallbacks.append(Fallback(route_id, "no_available_node", "return_503"))
+                fallbacks.append(Fallback(route_id, search.condition, "return_503"))
             break
-        fallbacks.append(Fallback(route_id, "no_available_node", rule.action))
+        fallbacks.append(Fallback(route_id, search.condition, rule.action))
     wait_ms = rule.wait_before_retry_ms if rule is not None else None
     ending = Ending(
-        "no_available_node",
-        no_node_sentence(envelope, found),
+        search.condition if rule is None else "no_available_node",
+        no_node_sentence(envelope, search.found),
         retry_after_ms=policy.retry_after_ms if wait_ms is None else wait_ms,
     )
     return Stop(ending, replace(why, fallbacks=tuple(fallbacks)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Whom a route has for a call: one of the field, or nobody under a fallback rule's condition."""
+
+    found: Field
+    chosen: Candidate | None
+    condition: str = "no_available_node"
+    hopeless: Ending | None = None
+    """How the call ends where waiting or another route of the same capability would not help."""
+
+
+def look_for_node(
+    journey: Journey, route: Route | None, tables: Tables, load: Load, policy: Policy, chance: Chance
+) -> Search:
+    """Filter a route's pool by payload, callers, loops, suspicion and limits; pick by its strategy."""
+    envelope = journey.envelope
+    strategy = route.strategy.type if route else "least_loaded"
+    pool = tables.pool(envelope.capability, route, envelope.tags)
+    refusals = group_refusals(pool, journey)
+    found = pool.field(refusals, cheap_first=envelope.urgency == Urgency.BULK and strategy not in BOUND)
+    found = sparing(load.suspects(), untried(without_loops(found, journey), journey))
+    if not found.able:
+        return Search(found, None, hopeless=whole_refusal(pool, refusals, envelope, found))
+    careful = strategy == "cost_aware" or (envelope.urgency == Urgency.INTERACTIVE and strategy != "sticky")
+    near_limit = policy.near_limit if careful else None
+    found, chosen = pick_within_limits(strategy, found, load, chance, near_limit=near_limit)
+    return Search(found, chosen, "no_available_node" if chosen else "rate_limited")
 
 
 def routes_to_try(journey: Journey, tables: Tables) -> Iterator[Route | None]:
@@ -197,6 +227,8 @@ def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> 
 BAD_PAYLOAD = "its input schema refuses the payload"
 BAD_CALLER = "does not take calls from this caller"
 LOOP = "is already working on this payload higher up the chain"
+BOUND = frozenset({"weighted_random", "sticky"})
+"""Strategies whose choice urgency does not bend: reviewed weights stay what they are, and what sticks stays."""
 NOBODY = make_field((), Preferences())
 
 

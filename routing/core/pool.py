@@ -27,6 +27,7 @@ class Candidate:
     suspect: bool = False
     tried: int = 0
     """By this call: 2 the node itself, 1 another node of its service, 0 neither."""
+    near_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,8 @@ class Preferences:
     """Of services; None: each node counts by its own weight alone."""
     narrow_first: bool = False
     """A service whose schema demands more comes before one that takes anything."""
+    cheap_first: bool = False
+    """A lower `cost_level` comes before a higher one."""
     shown_at_most: int = 32
 
 
@@ -90,19 +93,21 @@ class Pool:
             Group(members[0].offer.input, callers, tuple(members)) for (_, callers), members in grouped.items()
         )
         self.preferences = preferences
-        self.fields: dict[tuple[str | None, ...], Field] = {}
+        self.fields: dict[tuple[tuple[str | None, ...], bool], Field] = {}
 
-    def field(self, refusals: tuple[str | None, ...]) -> Field:
+    def field(self, refusals: tuple[str | None, ...], *, cheap_first: bool = False) -> Field:
         """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in)."""
-        if (known := self.fields.get(refusals)) is None:
+        key = (refusals, cheap_first)
+        if (known := self.fields.get(key)) is None:
             candidates = [
                 candidate if refusal is None else replace(candidate, refusal=refusal)
                 for group, refusal in zip(self.groups, refusals, strict=True)
                 for candidate in group.candidates
             ]
-            known = make_field(candidates, self.preferences)
+            preferences = replace(self.preferences, cheap_first=True) if cheap_first else self.preferences
+            known = make_field(candidates, preferences)
             if len(self.fields) < 256:
-                self.fields[refusals] = known
+                self.fields[key] = known
         return known
 
 
@@ -137,7 +142,10 @@ WHY_SPARED = (
     "suspect: only where nobody else can",
     "tried already: only where nobody else can",
     "a narrower service takes it",
+    "near its max_concurrency: only where nobody else can",
+    "a cheaper one takes it",
 )
+COST = {"low": 0, "medium": 1, "high": 2}
 
 
 def ranks_of(fit: Sequence[Candidate], preferences: Preferences) -> list[Rank]:
@@ -151,7 +159,17 @@ def ranks_of(fit: Sequence[Candidate], preferences: Preferences) -> list[Rank]:
         for c in fit:
             service = c.node.service_id
             narrowness[service] = max(c.offer.narrowness, narrowness.get(service, 0))
-    return [(c.suspect, c.tried, -narrowness.get(c.node.service_id, 0)) for c in fit]
+    cheap_first = preferences.cheap_first
+    return [
+        (
+            c.suspect,
+            c.tried,
+            -narrowness.get(c.node.service_id, 0),
+            c.near_limit,
+            COST.get(c.offer.cost_level, 1) if cheap_first else 0,
+        )
+        for c in fit
+    ]
 
 
 def why_spared(rank: Rank, best: Rank) -> str:

@@ -71,4 +71,10 @@ class Tables:
             for node, offer in self.providers.get(capability, ())
             if services is None or node.service_id in services
         ]
-        return Pool(candidates, Preferences(weights, narrow_first=route is None, shown_at_most=self.shown_at_most))
+        preferences = Preferences(
+            weights,
+            narrow_first=route is None,
+            cheap_first=route is not None and route.strategy.type == "cost_aware",
+            shown_at_most=self.shown_at_most,
+        )
+        return Pool(candidates, preferences)

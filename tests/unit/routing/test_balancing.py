@@ -1,5 +1,7 @@
 """Which of the able: shares over many draws of a seeded generator, and never one that is not able."""
 
+import heapq
+import math
 import random
 from collections import Counter
 
@@ -11,7 +13,7 @@ from routing.core.balancing import load_cost, peak_cost, peak_ewma, pick
 from routing.core.pool import Field, Preferences, make_field
 from tests.factories import KnownLoad, a_candidate, chances
 
-STRATEGIES = ("weighted_random", "latency_aware", "least_loaded", "exact")
+STRATEGIES = ("weighted_random", "latency_aware", "least_loaded", "exact", "cost_aware")
 DRAWS = 20_000
 
 
@@ -105,3 +107,65 @@ def test_a_worse_latency_counts_at_once_and_a_better_one_by_and_by():
     assert peak_ewma(0.1, 0.5, 0.0, decay_s=10) == 0.5
     assert 0.1 < peak_ewma(0.5, 0.1, 1.0, decay_s=10) < 0.5
     assert peak_ewma(0.5, 0.1, 1000.0, decay_s=10) == pytest.approx(0.1)
+
+
+# --- latency_aware over time: nodes that really take time, averages that really fade ---------------------------------
+
+QUICK_S, SLOW_S, DECAY_S = 0.02, 0.2, 10.0
+
+
+class Simulated:
+    """Calls in flight and peak averages of nodes, by a clock that the simulation moves."""
+
+    def __init__(self) -> None:
+        self.now, self.flying = 0.0, Counter[tuple[str, str]]()
+        self.averages: dict[tuple[str, str], tuple[float, float]] = {}
+        self.ends: list[tuple[float, tuple[str, str], float]] = []
+
+    def in_flight(self, key: tuple[str, str]) -> int:
+        return self.flying[key]
+
+    def latency_s(self, key: tuple[str, str]) -> float:
+        average, at = self.averages.get(key, (0.0, 0.0))
+        return average * math.exp(-(self.now - at) / DECAY_S)
+
+    def suspects(self) -> tuple[()]:
+        return ()
+
+    def start(self, key: tuple[str, str], takes_s: float) -> None:
+        self.flying[key] += 1
+        heapq.heappush(self.ends, (self.now + takes_s, key, takes_s))
+
+    def go_to(self, moment: float) -> None:
+        while self.ends and self.ends[0][0] <= moment:
+            self.now, key, took_s = heapq.heappop(self.ends)
+            average, at = self.averages.get(key, (0.0, self.now))
+            self.averages[key] = (peak_ewma(average, took_s, self.now - at, decay_s=DECAY_S), self.now)
+            self.flying[key] -= 1
+        self.now = moment
+
+
+def simulated_shares(takes_s: dict[str, float], *, calls: int = 20_000, a_second: float = 100.0) -> dict[str, float]:
+    """Shares of `calls` by latency_aware, after a tenth of them to warm up; answer times vary by a fifth."""
+    draw, load = random.Random(11), Simulated()
+    field = field_of(*[a_candidate(f"doc/{n}") for n in takes_s])
+    picked = Counter[str]()
+    for call in range(calls):
+        load.go_to(load.now + draw.expovariate(a_second))
+        key = pick("latency_aware", field, load, draw.random).node.key
+        load.start(key, takes_s[key[1]] * draw.uniform(0.8, 1.2))
+        if call >= calls // 10:
+            picked[key[1]] += 1
+    return {name: picked[name] / picked.total() for name in takes_s}
+
+
+def test_latency_aware_gives_a_node_ten_times_slower_under_five_percent():
+    found = simulated_shares({"a": QUICK_S, "b": QUICK_S, "slow": SLOW_S})
+    assert found["slow"] < 0.05
+    assert min(found["a"], found["b"]) > 0.4
+
+
+@pytest.mark.parametrize("a_second", [5.0, 100.0, 400.0])
+def test_latency_aware_parts_calls_among_equals(a_second):
+    found = simulated_shares({"a": QUICK_S, "b": QUICK_S, "c": QUICK_S}, a_second=a_second)
+    assert all(0.25 <= share <= 0.42 for share in found.values()), found

@@ -101,7 +101,6 @@ def test_a_mistake_in_a_route_is_named_by_its_pointer(fields, path):
     ("fields", "path"),
     [
         ({"strategy": {"type": "sticky", "key": "caller"}}, "/strategy/type"),
-        ({"strategy": {"type": "cost_aware"}}, "/strategy/type"),
         ({"strategy": {"type": "fuzzy"}}, "/strategy/type"),
         ({"canary": {"service": "a", "percent": 5}}, "/canary"),
         ({"mirror": {"service": "a", "percent": 5}}, "/mirror"),
