@@ -115,4 +115,7 @@ def recognised(sentence: str) -> tuple[str | None, Mapping[str, str]]:
 def pattern_of(template: str) -> re.Pattern[str]:
     """A regular expression that matches what `template % values` can make."""
     parts = re.split(r"%\((\w+)\)s", template)
-    return re.compile("".join(re.escape(p) if n % 2 == 0 else f"(?P<{p}>.+)" for n, p in enumerate(parts)), re.DOTALL)
+    return re.compile(
+        "".join(re.escape(p.replace("%%", "%")) if n % 2 == 0 else f"(?P<{p}>.+)" for n, p in enumerate(parts)),
+        re.DOTALL,
+    )

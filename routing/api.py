@@ -18,7 +18,7 @@ from registry.clock import now_millis
 from registry.errors import UnsupportedMediaType
 from registry.http import AsyncAPIView, described, invalid_parameter, is_json, json_response
 from routing.core.plan import Attempt, Stop, matching_ids
-from routing.dispatch import Result, begin, decide, ended_call, submit
+from routing.dispatch import Result, begin, decide, ended_call, submit, why_document
 from routing.live import parts
 from routing.node_receipts import PostedReceipt, parse_receipt, take_receipt
 
@@ -72,15 +72,7 @@ class ExplainView(AsyncAPIView):
         step = decide(journey, live)
         assert isinstance(step, Attempt | Stop)
         chosen = step.chosen.node.key if isinstance(step, Attempt) else None
-        body = {
-            "route_id": step.why.route_id,
-            "table_revision": step.why.table_revision,
-            "strategy": step.why.strategy,
-            "matched_routes": matching_ids(envelope, live.tables),
-            "candidates": step.why.candidates,
-            "left_out": step.why.left_out,
-            "chosen": None if chosen is None else {"service_id": chosen[0], "node_id": chosen[1]},
-        }
+        body = {**why_document(step.why, chosen), "matched_routes": matching_ids(envelope, live.tables)}
         if isinstance(step, Stop):
             body["problem"] = step.ending.document()
         return json_response(body)

@@ -482,18 +482,22 @@ def note_attempt(call: OpenCall, step: Attempt, number: int) -> None:
 
 
 def note_why(call: OpenCall, why: Why, chosen: tuple[str, str] | None) -> None:
-    call.note(
-        Kind.ROUTED,
-        {
-            "table_revision": why.table_revision,
-            "route_id": why.route_id,
-            "strategy": why.strategy,
-            "candidates": why.candidates,
-            "left_out": why.left_out,
-            "chosen": None if chosen is None else {"service_id": chosen[0], "node_id": chosen[1]},
-        },
-        node=chosen,
-    )
+    call.note(Kind.ROUTED, why_document(why, chosen), node=chosen)
+
+
+def why_document(why: Why, chosen: tuple[str, str] | None) -> dict[str, Any]:
+    """The reasons of a decision, as `routed` keeps them and `explain` shows them."""
+    facts: dict[str, Any] = {
+        "table_revision": why.table_revision,
+        "route_id": why.route_id,
+        "strategy": why.strategy,
+        "candidates": why.candidates,
+        "left_out": why.left_out,
+        "chosen": None if chosen is None else {"service_id": chosen[0], "node_id": chosen[1]},
+    }
+    if why.notes:
+        facts["notes"] = why.notes
+    return facts
 
 
 def note_fallback(call: OpenCall, journey: Journey, fallback: Fallback) -> Journey:

@@ -20,6 +20,7 @@ from routing.core.conditions import Check, Condition, Operator, Source, is_numbe
 from routing.core.matching import CapabilityPattern, FallbackRule, Kind, Route, RouteTable, Strategy, compiled_glob
 from routing.core.ordering import in_order
 from routing.core.similarity import likeness
+from routing.core.sticking import CallKey, Canary
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 32
@@ -43,7 +44,7 @@ RESERVED_IDS = {"auto"}  # what `route_id` says when no route matched
 TABLE_KEYS = ("routes", "fallback_rules")
 ROUTE_KEYS = (
     "id", "description", "enabled", "priority", "match", "strategy", "fallback_rules", "node_tags", "node_version",
-    "timeout_ms", "retry", "allow_callers",
+    "timeout_ms", "retry", "allow_callers", "canary",
 )  # fmt: skip
 MATCH_KEYS = ("capability", "tags", "caller", "urgency")
 STRATEGY_KEYS = {
@@ -52,14 +53,16 @@ STRATEGY_KEYS = {
     "least_loaded": ("type", "services"),
     "latency_aware": ("type", "services"),
     "cost_aware": ("type", "services"),
+    "sticky": ("type", "services", "key"),
 }
 RULE_KEYS = ("condition", "action", "wait_before_retry_ms")
 CONDITIONS = ("no_available_node", "circuit_open", "rate_limited", "timeout", "error")
 ACTIONS = ("return_503", "next_route")
+PLAIN_KEYS = ("caller", "session_id", "trace_id")
 URGENCIES = ("interactive", "normal", "bulk")
 LATER = "is not supported by this version"
-LATER_ROUTE_KEYS = ("canary", "mirror")
-LATER_STRATEGIES = ("fuzzy", "sticky")
+LATER_ROUTE_KEYS = ("mirror",)
+LATER_STRATEGIES = ("fuzzy",)
 LATER_RULE_KEYS = ("service", "capability")
 LATER_ACTIONS = ("retry", "route_to")
 
@@ -249,6 +252,7 @@ def read_route(value: Any, path: str, mistakes: Mistakes, table_rules: tuple[Fal
         fallback_rules=read_fallback_rules(route["fallback_rules"], f"{path}/fallback_rules", mistakes)
         if "fallback_rules" in route
         else table_rules,
+        canary=read_canary(route.get("canary"), f"{path}/canary", mistakes),
         node_tags=frozenset(read_texts(route.get("node_tags"), f"{path}/node_tags", mistakes)),
         node_version=read_version_range(route.get("node_version"), f"{path}/node_version", mistakes),
         allow_callers=frozenset(
@@ -415,7 +419,7 @@ def read_strategy(value: Any, path: str, mistakes: Mistakes) -> Strategy:
             f"{path}/type", f"{shown(kind)} must be {one_of(STRATEGY_KEYS)}{did_you_mean(kind, STRATEGY_KEYS)}"
         )
         return nothing
-    required = ("service",) if kind == "exact" else ()
+    required = {"exact": ("service",), "sticky": ("key",)}.get(kind, ())
     strategy = read_object(value, path, mistakes, STRATEGY_KEYS[kind], required=required) or {}
     if kind == "exact":
         service = strategy.get("service")
@@ -426,7 +430,42 @@ def read_strategy(value: Any, path: str, mistakes: Mistakes) -> Strategy:
     weights = read_weights(strategy.get("weights"), f"{path}/weights", mistakes)
     if services and weights and set(services) != set(weights):
         mistakes.add(f"{path}/weights", "must name exactly the services of `services`")
-    return Strategy(kind, services=services or (tuple(weights) if weights else None), weights=weights)
+    return Strategy(
+        kind,
+        services=services or (tuple(weights) if weights else None),
+        weights=weights,
+        key=read_key(strategy["key"], f"{path}/key", mistakes) if "key" in strategy else None,
+    )
+
+
+def read_key(value: Any, path: str, mistakes: Mistakes) -> CallKey:
+    """What of a call decides whom it sticks to."""
+    source, dot, rest = value.partition(".") if isinstance(value, str) else ("", "", "")
+    names = tuple(rest.split(".")) if source == Source.INPUT else (rest,)
+    if dot and source in (Source.INPUT, Source.LABELS) and "" not in names and len(rest) <= MAX_TEXT:
+        return CallKey(source, names)
+    if value not in PLAIN_KEYS:
+        near = did_you_mean(value, PLAIN_KEYS)
+        mistakes.add(path, f"{shown(value)} must be {one_of((*PLAIN_KEYS, 'input.<path>', 'labels.<key>'))}{near}")
+    return CallKey(str(value))
+
+
+def read_canary(value: Any, path: str, mistakes: Mistakes) -> Canary | None:
+    """A stable share of the calls for one service."""
+    if value is None:
+        return None
+    canary = read_object(value, path, mistakes, ("service", "percent", "sticky_by"), required=("service", "percent"))
+    if canary is None:
+        return None
+    service, percent = canary.get("service", "-"), canary.get("percent", 0)
+    if not isinstance(service, str) or ("service" in canary and not NAME.fullmatch(service)):
+        mistakes.add(f"{path}/service", f"{shown(service)} is not a service id")
+    if not is_number(percent) or not 0 <= percent <= 100:
+        mistakes.add(f"{path}/percent", f"must be a number from 0 to 100, not {shown(percent)}")
+        percent = 0
+    return Canary(
+        str(service), float(percent), read_key(canary.get("sticky_by", "trace_id"), f"{path}/sticky_by", mistakes)
+    )
 
 
 def read_weights(value: Any, path: str, mistakes: Mistakes) -> dict[str, int] | None:

@@ -45,12 +45,21 @@ REFUSALS = [
     gettext_noop("is already working on this payload higher up the chain"),
     gettext_noop("suspect: only where nobody else can"),
     gettext_noop("tried already: only where nobody else can"),
+    gettext_noop("takes only the canary's share"),
     gettext_noop("a narrower service takes it"),
     gettext_noop("near its max_concurrency: only where nobody else can"),
     gettext_noop("a cheaper one takes it"),
     gettext_noop("at its max_concurrency (%(n)s)"),
 ]
+NOTES = [
+    gettext_noop("canary: %(percent)s %% to %(service)s, by %(key)s"),
+    gettext_noop("no canary: the call has no %(key)s"),
+    gettext_noop("the canary %(service)s has no able node: the route's strategy chose"),
+    gettext_noop("the canary %(service)s was tried already: the route's strategy chose"),
+    gettext_noop("sticks to nothing: the call has no %(key)s; the least loaded was chosen"),
+]
 SENTENCES.extend(REFUSALS)
+SENTENCES.extend(NOTES)
 
 
 def match_words(route: Route) -> list[str]:
@@ -132,6 +141,8 @@ def strategy_words(route: Route) -> str:
             return _("the least loaded of %(services)s") % {"services": among}
         case "cost_aware":
             return _("the cheapest of %(services)s") % {"services": among}
+        case "sticky":
+            return _("always the same of %(services)s for one %(key)s") % {"services": among, "key": strategy.key}
         case other:
             return f"{other}: {among}"
 
@@ -156,6 +167,9 @@ def rule_words(rule: FallbackRule) -> str:
 def extra_words(route: Route, document: Mapping[str, Any]) -> list[str]:
     """What else a route says."""
     words = []
+    if (canary := route.canary) is not None:
+        share = {"percent": f"{canary.percent:g}", "service": canary.service, "key": canary.sticky_by}
+        words.append(_("canary: %(percent)s %% to %(service)s, by %(key)s") % share)
     if route.node_tags:
         words.append(_("nodes with %(tags)s") % {"tags": ", ".join(sorted(route.node_tags))})
     if document.get("node_version"):

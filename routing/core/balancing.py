@@ -5,9 +5,11 @@ from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from routing.core.pool import Candidate, Field
+from routing.core.sticking import draw_of
 
 Chance = Callable[[], float]
 """Draws a number uniform in [0, 1)."""
+WINNERS_KEPT = 4096
 
 
 class Load(Protocol):
@@ -22,8 +24,8 @@ class Load(Protocol):
         ...
 
 
-def pick(strategy: str, field: Field, load: Load, chance: Chance) -> Candidate:
-    """Choose one of the field's able candidates (there is at least one)."""
+def pick(strategy: str, field: Field, load: Load, chance: Chance, key: str | None = None) -> Candidate:
+    """Choose one of the field's able candidates (there is at least one). `key` is what the sticky strategy goes by."""
     if len(field.able) == 1:
         return field.able[0]
     match strategy:
@@ -31,7 +33,9 @@ def pick(strategy: str, field: Field, load: Load, chance: Chance) -> Candidate:
             return field.at(chance())
         case "latency_aware":
             return better_of_two(field.able, chance, cost=lambda c: peak_cost(c, load))
-        case _:  # least_loaded, exact among the nodes of its one service, cost_aware among the cheapest
+        case "sticky" if key is not None:
+            return stuck_to(field, key)
+        case _:  # least_loaded, sticky without its key; exact and cost_aware among those they leave able
             return better_of_two(field.able, chance, cost=lambda c: load_cost(c, load))
 
 
@@ -46,6 +50,21 @@ def better_of_two(able: Sequence[Candidate], chance: Chance, *, cost: Callable[[
         second += 1
     one, other = able[first], able[second]
     return one if cost(one) <= cost(other) else other
+
+
+def stuck_to(field: Field, key: str) -> Candidate:
+    """The able candidate that this key belongs to, each in proportion to its node's weight.
+
+    A node that goes takes only its own keys with it, one that comes takes its share from all. The winner is
+    remembered, so that a key that comes again costs nothing in a large pool.
+    Source: J. Schindelhauer and G. Schomaker, "Weighted Distributed Hash Tables", SPAA 2005 (weighted rendezvous).
+    """
+    if (known := field.stuck.get(key)) is None:
+        known = min(field.able, key=lambda c: -math.log(draw_of(key, *c.node.key)) / c.node.weight)
+        if len(field.stuck) >= WINNERS_KEPT:
+            field.stuck.clear()
+        field.stuck[key] = known
+    return known
 
 
 def load_cost(candidate: Candidate, load: Load) -> float:

@@ -23,13 +23,13 @@ def is_near(candidate: Candidate, load: Load, near_limit: float) -> bool:
 
 
 def pick_within_limits(
-    strategy: str, found: Field, load: Load, chance: Chance, *, near_limit: float | None
+    strategy: str, found: Field, load: Load, chance: Chance, key: str | None, *, near_limit: float | None
 ) -> tuple[Field, Candidate | None]:
     """One of the able (there is at least one) that is not full, and the field as it then stands; None: all are full.
 
     With `near_limit` a node that has so much of its `max_concurrency` in flight is taken only where nobody else can.
     """
-    chosen = pick(strategy, found, load, chance)
+    chosen = pick(strategy, found, load, chance, key)
     if not is_full(chosen, load) and (near_limit is None or not is_near(chosen, load, near_limit)):
         return found, chosen
 
@@ -41,4 +41,4 @@ def pick_within_limits(
         return candidate
 
     left = found.changed(limited)
-    return left, pick(strategy, left, load, chance) if left.able else None
+    return left, pick(strategy, left, load, chance, key) if left.able else None

@@ -15,6 +15,7 @@ from typing import Protocol
 from receipts.core.envelope import CallEnvelope
 from routing.core.conditions import Condition
 from routing.core.similarity import likeness
+from routing.core.sticking import CallKey, Canary
 
 
 class VersionRange(Protocol):
@@ -69,6 +70,8 @@ class Strategy:
     services: tuple[str, ...] | None = None
     weights: Mapping[str, int] | None = None
     """By service; None = all equal."""
+    key: CallKey | None = None
+    """Of `sticky`: calls of one key meet one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class Route:
     capability: CapabilityPattern | None = None
     conditions: tuple[Condition, ...] = ()
     fallback_rules: tuple[FallbackRule, ...] = ()
+    canary: Canary | None = None
     node_tags: frozenset[str] = frozenset()
     node_version: VersionRange | None = None
     timeout_ms: int | None = None

@@ -13,9 +13,10 @@ from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
 from routing.core.balancing import Chance, Load
 from routing.core.limits import pick_within_limits
-from routing.core.matching import FallbackRule, Route, matched_routes
+from routing.core.matching import FallbackRule, Route, Strategy, matched_routes
 from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
+from routing.core.sticking import Canary
 from routing.core.tables import Tables
 
 AUTO = "auto"
@@ -58,6 +59,8 @@ class Why:
     candidates: tuple[dict[str, Any], ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     fallbacks: tuple[Fallback, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What else decided, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +153,7 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
             return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=tuple(fallbacks)))
         search = look_for_node(journey, route, tables, load, policy, chance)
         found = search.found
-        why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks))
+        why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks), search.notes)
         if search.chosen is not None:
             deadline_millis = journey.deadline_millis or deadline_of(journey, search.chosen, route, policy)
             if deadline_millis <= now_millis:
@@ -182,24 +185,59 @@ class Search:
     condition: str = "no_available_node"
     hopeless: Ending | None = None
     """How the call ends where waiting or another route of the same capability would not help."""
+    notes: tuple[str, ...] = ()
 
 
 def look_for_node(
     journey: Journey, route: Route | None, tables: Tables, load: Load, policy: Policy, chance: Chance
 ) -> Search:
-    """Filter a route's pool by payload, callers, loops, suspicion and limits; pick by its strategy."""
+    """Somebody for the call: of the canary where the call is the canary's, else by the route's strategy."""
+    notes: tuple[str, ...] = ()
+    if route is not None and route.canary is not None:
+        is_canary, note = canary_verdict(journey, route.id, route.canary)
+        if is_canary:
+            pool = tables.pool(journey.envelope.capability, route, journey.envelope.tags, only=route.canary.service)
+            search = look_in(pool, journey, route.strategy, load, policy, chance)
+            if search.chosen is not None:
+                return replace(search, notes=(note, *search.notes))
+            note = f"the canary {route.canary.service} has no able node: the route's strategy chose"
+        notes = (note,) if note else ()
+    pool = tables.pool(journey.envelope.capability, route, journey.envelope.tags)
+    search = look_in(pool, journey, route.strategy if route else AUTO_STRATEGY, load, policy, chance)
+    return replace(search, notes=notes + search.notes) if notes else search
+
+
+def canary_verdict(journey: Journey, route_id: str, canary: Canary) -> tuple[bool, str]:
+    """Whether the canary should have this call, and what there is to say of it."""
+    key = canary.sticky_by.of(journey)
+    if key is None:
+        return False, f"no canary: the call has no {canary.sticky_by}"
+    if not canary.takes(route_id, key):
+        return False, ""
+    if any(tried.node[0] == canary.service for tried in journey.tried):
+        return False, f"the canary {canary.service} was tried already: the route's strategy chose"
+    return True, f"canary: {canary.percent:g} % to {canary.service}, by {canary.sticky_by}"
+
+
+def look_in(pool: Pool, journey: Journey, strategy: Strategy, load: Load, policy: Policy, chance: Chance) -> Search:
+    """Filter a pool by payload, callers, loops, suspicion and limits; pick by the strategy."""
     envelope = journey.envelope
-    strategy = route.strategy.type if route else "least_loaded"
-    pool = tables.pool(envelope.capability, route, envelope.tags)
     refusals = group_refusals(pool, journey)
-    found = pool.field(refusals, cheap_first=envelope.urgency == Urgency.BULK and strategy not in BOUND)
+    found = pool.field(refusals, cheap_first=envelope.urgency == Urgency.BULK and strategy.type not in BOUND)
     found = sparing(load.suspects(), untried(without_loops(found, journey), journey))
     if not found.able:
         return Search(found, None, hopeless=whole_refusal(pool, refusals, envelope, found))
-    careful = strategy == "cost_aware" or (envelope.urgency == Urgency.INTERACTIVE and strategy != "sticky")
+    careful = strategy.type == "cost_aware" or (envelope.urgency == Urgency.INTERACTIVE and strategy.type != "sticky")
     near_limit = policy.near_limit if careful else None
-    found, chosen = pick_within_limits(strategy, found, load, chance, near_limit=near_limit)
-    return Search(found, chosen, "no_available_node" if chosen else "rate_limited")
+    key = strategy.key.of(journey) if strategy.key is not None else None
+    missing = strategy.key is not None and key is None
+    found, chosen = pick_within_limits(strategy.type, found, load, chance, key, near_limit=near_limit)
+    return Search(
+        found,
+        chosen,
+        "no_available_node" if chosen else "rate_limited",
+        notes=(f"sticks to nothing: the call has no {strategy.key}; the least loaded was chosen",) if missing else (),
+    )
 
 
 def routes_to_try(journey: Journey, tables: Tables) -> Iterator[Route | None]:
@@ -229,6 +267,7 @@ BAD_CALLER = "does not take calls from this caller"
 LOOP = "is already working on this payload higher up the chain"
 BOUND = frozenset({"weighted_random", "sticky"})
 """Strategies whose choice urgency does not bend: reviewed weights stay what they are, and what sticks stays."""
+AUTO_STRATEGY = Strategy("least_loaded")
 NOBODY = make_field((), Preferences())
 
 

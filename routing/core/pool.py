@@ -6,7 +6,7 @@ pool of ten thousand nodes costs a call no more than one of ten.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -69,6 +69,8 @@ class Field:
     left_out: Mapping[str, int]
     """How many were refused, by reason."""
     preferences: Preferences
+    stuck: dict[str, Candidate] = field(default_factory=dict)
+    """Whom keys of the sticky strategy belong to, as far as they have been asked for."""
 
     def at(self, chance: float) -> Candidate:
         """The candidate at `chance` (uniform in [0, 1)) when each is as likely as its share."""
@@ -198,10 +200,13 @@ def shares_of(able: Sequence[Candidate], weights: Mapping[str, int] | None) -> l
     return [weights.get(s := c.node.service_id, 0) / total * c.node.weight / by_service[s] for c in able]
 
 
-def standing_refusal(node: Node, route: Route | None, call_tags: frozenset[str]) -> str | None:
+def standing_refusal(
+    node: Node, route: Route | None, call_tags: frozenset[str], *, only: str | None = None
+) -> str | None:
     """Why a node can take no call of this route now, whatever its payload; None when it can.
 
-    Without a route (`auto`) the call's own tags narrow the nodes.
+    Without a route (`auto`) the call's own tags narrow the nodes. `only` names the service that is asked for whatever
+    the strategy's weights say.
     """
     if node.admin_state is AdminState.DISABLED:
         return "disabled by an operator"
@@ -224,6 +229,6 @@ def standing_refusal(node: Node, route: Route | None, call_tags: frozenset[str])
         if route.node_version is not None and not route.node_version.accepts(node.version):
             return f"version {node.version or '(none)'} is outside the route's range"
         weights = route.strategy.weights
-        if weights is not None and weights.get(node.service_id, 0) == 0:
+        if only is None and weights is not None and weights.get(node.service_id, 0) == 0:
             return "weight 0 in the route"
     return None

@@ -7,6 +7,7 @@ from routing.core.matching import EMPTY_TABLE, Route, RouteTable
 from routing.core.pool import Candidate, Pool, Preferences, standing_refusal
 
 POOLS_KEPT = 4096
+CANARY_ONLY = "takes only the canary's share"
 
 
 class Tables:
@@ -43,7 +44,7 @@ class Tables:
             for name, offer in node.offers.items():
                 providers.setdefault(name, []).append((node, offer))
         self.providers: Mapping[str, Sequence[tuple[Node, Offer]]] = providers
-        self.pools: dict[tuple[str, str | None, frozenset[str]], Pool] = {}
+        self.pools: dict[tuple[str, str | None, frozenset[str], str | None], Pool] = {}
 
     @property
     def revision(self) -> int:
@@ -52,22 +53,34 @@ class Tables:
     def routes_for(self, capability: str) -> tuple[Route, ...]:
         return self.routes.for_capability(capability)
 
-    def pool(self, capability: str, route: Route | None, call_tags: frozenset[str]) -> Pool:
-        """The pool of a route for a capability; without a route that of all providers with the call's tags."""
-        key = (capability, route.id, frozenset()) if route is not None else (capability, None, call_tags)
+    def pool(self, capability: str, route: Route | None, call_tags: frozenset[str], *, only: str | None = None) -> Pool:
+        """The pool of a route for a capability; without a route that of all providers with the call's tags.
+
+        With `only` it is one service's, whichever services the strategy names.
+        """
+        key = (capability, route.id if route else None, call_tags if route is None else frozenset(), only)
         if (known := self.pools.get(key)) is None:
-            known = self.make_pool(capability, route, call_tags)
+            known = self.make_pool(capability, route, call_tags, only)
             if len(self.pools) < POOLS_KEPT:  # strangers choose tags: beyond this they are not remembered
                 self.pools[key] = known
         return known
 
-    def make_pool(self, capability: str, route: Route | None, call_tags: frozenset[str]) -> Pool:
-        services = route.strategy.services if route is not None else None
-        weights = route.strategy.weights if route is not None else None
-        if weights is None and route is not None and route.strategy.type == "weighted_random":
+    def make_pool(self, capability: str, route: Route | None, call_tags: frozenset[str], only: str | None) -> Pool:
+        strategy = route.strategy if route is not None else None
+        services = (only,) if only is not None else strategy.services if strategy is not None else None
+        weights = strategy.weights if strategy is not None and only is None else None
+        if weights is None and strategy is not None and strategy.type == "weighted_random":
             weights = {node.service_id: 1 for node, _offer in self.providers.get(capability, ())}
+        canary = route.canary.service if route is not None and route.canary is not None else None
         candidates = [
-            Candidate(node, offer, standing_refusal(node, route, call_tags), node.health is Health.SUSPECT)
+            Candidate(
+                node,
+                offer,
+                CANARY_ONLY
+                if services is None and node.service_id == canary
+                else standing_refusal(node, route, call_tags, only=only),
+                node.health is Health.SUSPECT,
+            )
             for node, offer in self.providers.get(capability, ())
             if services is None or node.service_id in services
         ]

@@ -136,7 +136,7 @@ def test_revert_makes_a_new_draft(author, approver):
         ({"base_revision": 7}, "/base_revision"),
         ({"routes": {}}, "/routes"),
         ({"routes": None}, "/routes"),
-        ({"routes": [a_rule("a", strategy={"type": "sticky"})]}, "/routes/0/strategy/type"),
+        ({"routes": [a_rule("a", strategy={"type": "sticky"})]}, "/routes/0/strategy/key"),
         ({"routes": [a_rule("a", match={"input.x": {"gte": "5"}})]}, "/routes/0/match/input.x/gte"),
     ],
 )
