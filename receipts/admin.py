@@ -353,6 +353,8 @@ def told_by(kind: str, detail: Any) -> list[tuple[str, Any]]:
                     _("route"): detail.get("route_id"),
                     _("condition"): detail.get("condition"),
                     _("action"): detail.get("action"),
+                    _("handed to"): detail.get("service") or detail.get("capability"),
+                    _("waits"): duration(detail["wait_ms"]) if detail.get("wait_ms") else None,
                 }
             )
         case kind if kind in set(TERMINAL):

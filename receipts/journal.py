@@ -76,6 +76,7 @@ WITH asked AS MATERIALIZED (
     UPDATE calls c SET
         seq = c.seq + m.count, step = coalesce(m.step, c.step), status = coalesce(m.status, c.status),
         ended_at = {moment("m.ended_ms")}, output = coalesce(m.output, c.output), error = coalesce(m.error, c.error),
+        capability = coalesce(m.capability, c.capability),
         route_id = coalesce(m.route_id, c.route_id), table_revision = coalesce(m.table_revision, c.table_revision),
         service_id = coalesce(m.service_id, c.service_id), node_id = coalesce(m.node_id, c.node_id),
         attempts = coalesce(m.attempts, c.attempts), idempotent = coalesce(m.idempotent, c.idempotent),

@@ -78,6 +78,8 @@ class MoveRow(msgspec.Struct, omit_defaults=True, gc=False):
     fence_seq: int | None = None
     status: str | None = None
     ended_ms: int | None = None
+    capability: str | None = None
+    """Where a fallback rule has handed the call to another one."""
     route_id: str | None = None
     table_revision: int | None = None
     service_id: str | None = None

@@ -17,8 +17,8 @@ from registry.auth import Key
 from registry.clock import now_millis
 from registry.errors import UnsupportedMediaType
 from registry.http import AsyncAPIView, described, invalid_parameter, is_json, json_response
-from routing.core.plan import Attempt, Stop, matching_ids
-from routing.dispatch import Result, begin, decide, ended_call, submit, why_document
+from routing.core.plan import Attempt, Stop, Wait, matching_ids
+from routing.dispatch import Result, begin, decide, ended_call, fallback_document, submit, why_document
 from routing.live import parts
 from routing.node_receipts import PostedReceipt, parse_receipt, take_receipt
 
@@ -70,9 +70,15 @@ class ExplainView(AsyncAPIView):
         live = parts()
         journey = await begin(envelope, live, any_parent="operate" in key.scopes)
         step = decide(journey, live)
-        assert isinstance(step, Attempt | Stop)
+        assert step.why is not None, "a call that has not been tried has no backoff"
         chosen = step.chosen.node.key if isinstance(step, Attempt) else None
-        body = {**why_document(step.why, chosen), "matched_routes": matching_ids(envelope, live.tables)}
+        body = {
+            **why_document(step.why, chosen),
+            "matched_routes": matching_ids(envelope, live.tables),
+            "fallbacks": [fallback_document(fallback) for fallback in step.why.fallbacks],
+        }
+        if isinstance(step, Wait):
+            body["wait_ms"] = step.wait_ms
         if isinstance(step, Stop):
             body["problem"] = step.ending.document()
         return json_response(body)

@@ -7,7 +7,7 @@ open call, the end before the caller is told.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -28,7 +28,7 @@ from registry.clock import now_millis, now_ns
 from registry.errors import Unavailable
 from registry.log_context import enter_call
 from routing import observing
-from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, next_step
+from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, after_fallback, next_step, with_fallbacks
 from routing.core.pool import standing_refusal
 from routing.live import LiveParts
 
@@ -93,7 +93,7 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
     Raises UnknownParent, IdempotencyConflict, Unavailable (then nothing was accepted).
     """
     journey = await begin(envelope, parts, any_parent=any_parent)
-    step = decide(journey, parts)
+    step = await first_step(journey, parts)
     keyed = envelope.idempotency_key is not None
     if keyed and isinstance(step, Stop) and step.ending.code in FREES_KEY:
         keyed = False
@@ -119,7 +119,6 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
         rejected = result_of(journey, step.ending, step.why, None, duration_ms=0)
         observing.ended(journey.envelope, rejected)
         return rejected
-    assert isinstance(step, Attempt)
     parts.under_way += 1
     try:
         result = await dispatch(call, journey, step, parts)
@@ -164,16 +163,36 @@ def new_trace_id(chance: Random) -> str:
     return f"{chance.getrandbits(128) or 1:032x}"
 
 
+async def first_step(journey: Journey, parts: LiveParts) -> Attempt | Stop:
+    """The first decision that is no rest. A fallback rule's rest comes before the call is accepted: its caller waits,
+    nothing was promised yet, and a call that finds nobody in the end leaves its idempotency key free.
+
+    Raises Unavailable when the process stops meanwhile.
+    """
+    taken: tuple[Fallback, ...] = ()
+    while isinstance(step := decide(journey, parts), Wait):
+        taken += step.fallbacks
+        for fallback in step.fallbacks:
+            journey = after_fallback(journey, fallback)
+        parts.under_way += 1
+        try:
+            await asyncio.sleep(step.wait_ms / 1000)
+        except asyncio.CancelledError as exc:
+            raise Unavailable("the reach is stopping; the call was not accepted") from exc
+        finally:
+            parts.under_way -= 1
+    return with_fallbacks(taken, step)
+
+
 def decide(journey: Journey, parts: LiveParts) -> Step:
     return next_step(
         journey, parts.tables, parts.load, parts.policy, now_millis=now_millis(), chance=parts.chance.random
     )
 
 
-def new_call(call: OpenCall, journey: Journey, step: Step, *, keyed: bool) -> tuple[CallRow, Journey]:
+def new_call(call: OpenCall, journey: Journey, step: Attempt | Stop, *, keyed: bool) -> tuple[CallRow, Journey]:
     """The row of a new call with its first decision, and the journey that has made it."""
-    assert not isinstance(step, Wait)
-    envelope = journey.envelope
+    envelope = asked = journey.envelope
     now = now_millis()
     if isinstance(step, Attempt):
         deadline = step.deadline_millis
@@ -186,6 +205,7 @@ def new_call(call: OpenCall, journey: Journey, step: Step, *, keyed: bool) -> tu
     )
     for fallback in step.why.fallbacks:
         journey = note_fallback(call, journey, fallback)
+    envelope = journey.envelope
     row = CallRow(
         id=call.call_id,
         trace_id=journey.trace_id,
@@ -197,7 +217,7 @@ def new_call(call: OpenCall, journey: Journey, step: Step, *, keyed: bool) -> tu
         accepted_ms=envelope.received_at_millis,
         deadline_ms=deadline,
         request=stored_request(envelope),
-        request_digest=envelope.request_digest,
+        request_digest=asked.request_digest,
         payload_digest=envelope.payload_digest,
         owner=call.owner,
         parent_call_id=str(envelope.parent_call_id) if envelope.parent_call_id else None,
@@ -260,14 +280,15 @@ async def dispatch(
 async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | tuple[Journey, Attempt]:
     """After an attempt in vain: the end, or the next attempt (rested for, on disk, its node claimed)."""
     step = decide(journey, parts)
-    if isinstance(step, Wait):
-        call.note(Kind.RETRY_SCHEDULED, {"wait_ms": step.wait_ms}, attempt=journey.attempts)
+    while isinstance(step, Wait):  # a retry's backoff, then perhaps a fallback rule's rest: each rule has one
+        for fallback in step.fallbacks:
+            journey = note_fallback(call, journey, fallback)
+        call.note(Kind.RETRY_SCHEDULED, {"wait_ms": step.wait_ms}, attempt=journey.attempts or None)
         if not await write(call, parts, due_ms=now_millis() + step.wait_ms):
             return await told_by_the_database(call, parts)
         await asyncio.sleep(step.wait_ms / 1000)
         journey = replace(journey, waited=journey.attempts)
         step = decide(journey, parts)
-    assert not isinstance(step, Wait)
     for fallback in step.why.fallbacks:
         journey = note_fallback(call, journey, fallback)
     if isinstance(step, Stop):
@@ -296,6 +317,7 @@ async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: 
             route_id=step.why.route_id,
             table_revision=step.why.table_revision,
             idempotent=step.chosen.offer.idempotent,
+            capability=journey.envelope.capability,
             first_forwarded_ms=now_millis(),
         )
         return written
@@ -501,11 +523,18 @@ def why_document(why: Why, chosen: tuple[str, str] | None) -> dict[str, Any]:
 
 
 def note_fallback(call: OpenCall, journey: Journey, fallback: Fallback) -> Journey:
-    call.note(
-        Kind.FALLBACK,
-        {"route_id": fallback.route_id, "condition": fallback.condition, "action": fallback.action},
-    )
-    return journey.fallen_back(fallback.route_id, fallback.condition) if fallback.action == "next_route" else journey
+    call.note(Kind.FALLBACK, fallback_document(fallback))
+    return after_fallback(journey, fallback)
+
+
+def fallback_document(fallback: Fallback) -> dict[str, Any]:
+    """What a `fallback` receipt says; `reported_fallback` reads it back."""
+    return {name: value for name, value in asdict(fallback).items() if value is not None}
+
+
+def reported_fallback(detail: str) -> Fallback:
+    """The fallback rule that a `fallback` receipt tells of."""
+    return msgspec.json.decode(detail, type=Fallback)
 
 
 def failure_document(outcome: Outcome) -> dict[str, Any]:

@@ -31,10 +31,20 @@ from registry.log_context import enter_call
 from registry.schemas import compile_schema
 from registry.tasks import probe_due
 from routing import observing
-from routing.core.plan import Attempt, Why
+from routing.core.plan import Attempt, Why, after_fallback
 from routing.core.pool import Candidate
 from routing.core.tables import Tables
-from routing.dispatch import OpenCall, Result, close, dispatch, failure_document, go_on, reported_failure, write
+from routing.dispatch import (
+    OpenCall,
+    Result,
+    close,
+    dispatch,
+    failure_document,
+    go_on,
+    reported_failure,
+    reported_fallback,
+    write,
+)
 from routing.live import LiveParts, start_parts
 
 log = logging.getLogger(__name__)
@@ -191,7 +201,7 @@ def open_attempt(seen: Seen, row: dict[str, Any], why: Why) -> Attempt:
 
 def journey_of(row: dict[str, Any], progress: Progress) -> Journey:
     """The journey that a call's row and receipts tell of."""
-    return Journey(
+    journey = Journey(
         envelope_of(row),
         row["id"],
         row["trace_id"],
@@ -202,6 +212,9 @@ def journey_of(row: dict[str, Any], progress: Progress) -> Journey:
         idempotent=row["idempotent"],
         first_forwarded_at_millis=moment_millis(row["first_forwarded_at"]),
     )
+    for seen in progress.fallbacks:
+        journey = after_fallback(journey, reported_fallback(seen.detail or "{}"))
+    return journey
 
 
 def moment_millis(moment: datetime | None) -> int | None:

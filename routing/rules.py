@@ -55,16 +55,14 @@ STRATEGY_KEYS = {
     "cost_aware": ("type", "services"),
     "sticky": ("type", "services", "key"),
 }
-RULE_KEYS = ("condition", "action", "wait_before_retry_ms")
+RULE_KEYS = ("condition", "action", "wait_before_retry_ms", "service", "capability")
 CONDITIONS = ("no_available_node", "circuit_open", "rate_limited", "timeout", "error")
-ACTIONS = ("return_503", "next_route")
+ACTIONS = ("return_503", "next_route", "retry", "route_to")
 PLAIN_KEYS = ("caller", "session_id", "trace_id")
 URGENCIES = ("interactive", "normal", "bulk")
 LATER = "is not supported by this version"
 LATER_ROUTE_KEYS = ("mirror",)
 LATER_STRATEGIES = ("fuzzy",)
-LATER_RULE_KEYS = ("service", "capability")
-LATER_ACTIONS = ("retry", "route_to")
 
 
 # --- Text → document -------------------------------------------------------------------------------------------------
@@ -494,24 +492,33 @@ def read_fallback_rules(value: Any, path: str, mistakes: Mistakes) -> tuple[Fall
     rules = []
     for index, item in enumerate(value):
         place = f"{path}/{index}"
-        keys = ("condition", "action", "wait_before_retry_ms")
-        rule = read_object(
-            item, place, mistakes, keys, required=("condition", "action"), later=("service", "capability")
-        )
+        rule = read_object(item, place, mistakes, RULE_KEYS, required=("condition", "action"))
         if not rule or "condition" not in rule or "action" not in rule:
             continue
         condition, action = rule["condition"], rule["action"]
         if condition not in CONDITIONS:
             mistakes.add(f"{place}/condition", f"must be {one_of(CONDITIONS)}{did_you_mean(condition, CONDITIONS)}")
-        if action in LATER_ACTIONS:
-            mistakes.add(f"{place}/action", f"{action} {LATER}")
-        elif action not in ACTIONS:
+        if action not in ACTIONS:
             mistakes.add(f"{place}/action", f"must be {one_of(ACTIONS)}{did_you_mean(action, ACTIONS)}")
         wait_ms = read_optional_int(rule, "wait_before_retry_ms", place, mistakes, 0, MAX_TIMEOUT_MS)
-        if wait_ms is not None and action == "next_route":
-            mistakes.add(f"{place}/wait_before_retry_ms", "means nothing with next_route, which does not wait")
-        rules.append(FallbackRule(str(condition), str(action), wait_ms))
+        if wait_ms is not None and action in ("next_route", "route_to"):
+            mistakes.add(f"{place}/wait_before_retry_ms", f"means nothing with {action}, which does not wait")
+        target = read_target(rule, place, mistakes)
+        rules.append(FallbackRule(str(condition), str(action), wait_ms, **target))
     return tuple(rules)
+
+
+def read_target(rule: Mapping[str, Any], place: str, mistakes: Mistakes) -> dict[str, str]:
+    """Whom `route_to` hands the call to: one service or one capability. Other actions have no target."""
+    given = {key: rule[key] for key in ("service", "capability") if key in rule}
+    for key, name in given.items():
+        if rule["action"] != "route_to":
+            mistakes.add(f"{place}/{key}", "means nothing without the action route_to")
+        elif not isinstance(name, str) or not NAME.fullmatch(name):
+            mistakes.add(f"{place}/{key}", f"{shown(name)} is not the name of a {key}")
+    if rule["action"] == "route_to" and len(given) != 1:
+        mistakes.add(f"{place}/action", "route_to needs either a service or a capability")
+    return {key: str(name) for key, name in given.items()}
 
 
 @dataclass(frozen=True, slots=True)

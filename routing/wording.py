@@ -30,6 +30,8 @@ CONDITION: Mapping[str, Promise] = {
 ACTION: Mapping[str, Promise] = {
     "return_503": gettext_lazy("answer 503"),
     "next_route": gettext_lazy("go on with the next route"),
+    "retry": gettext_lazy("wait and choose again"),
+    "route_to": gettext_lazy("hand it to another service or capability"),
 }
 REFUSALS = [
     gettext_noop("draining"),
@@ -56,6 +58,7 @@ NOTES = [
     gettext_noop("no canary: the call has no %(key)s"),
     gettext_noop("the canary %(service)s has no able node: the route's strategy chose"),
     gettext_noop("the canary %(service)s was tried already: the route's strategy chose"),
+    gettext_noop("a fallback rule has handed it to %(service)s"),
     gettext_noop("sticks to nothing: the call has no %(key)s; the least loaded was chosen"),
 ]
 SENTENCES.extend(REFUSALS)
@@ -157,7 +160,10 @@ def weight_words(weights: Mapping[str, int] | None, among: str) -> str:
 
 def rule_words(rule: FallbackRule) -> str:
     """A fallback rule as one sentence."""
-    words = f"{CONDITION.get(rule.condition, rule.condition)}: {ACTION.get(rule.action, rule.action)}"
+    action = ACTION.get(rule.action, rule.action)
+    if target := rule.service or rule.capability:
+        action = _("hand it to %(target)s") % {"target": target}
+    words = f"{CONDITION.get(rule.condition, rule.condition)}: {action}"
     if rule.wait_before_retry_ms is None:
         return words
     told = ngettext("retry after %(ms)s ms", "retry after %(ms)s ms", rule.wait_before_retry_ms)

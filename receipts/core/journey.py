@@ -88,7 +88,10 @@ class Journey:
     tried: tuple[Tried, ...] = ()
     routes_left: int = 0
     """How many of the matching routes have been given up by `next_route`."""
-    used_fallbacks: frozenset[tuple[str, str]] = frozenset()
+    used_fallbacks: frozenset[tuple[str, int]] = frozenset()
+    """Route and place of each fallback rule that has been applied: none is applied twice."""
+    handed_to: str | None = None
+    """The service that a fallback rule has handed the call to; it replaces those of the route."""
     first_forwarded_at_millis: int | None = None
     waited: int = 0
     """The number of the last attempt after which the backoff has been waited for."""
@@ -106,11 +109,3 @@ class Journey:
     def after(self, tried: Tried) -> "Journey":
         """The journey with one more attempt behind it."""
         return replace(self, tried=(*self.tried, tried))
-
-    def fallen_back(self, route_id: str, condition: str) -> "Journey":
-        """The journey after a fallback rule has moved it to the next route."""
-        return replace(
-            self,
-            routes_left=self.routes_left + 1,
-            used_fallbacks=self.used_fallbacks | {(route_id, condition)},
-        )

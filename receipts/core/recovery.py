@@ -38,6 +38,8 @@ class Progress:
     failed: tuple[Seen, ...]
     open: Seen | None
     running: bool
+    fallbacks: tuple[Seen, ...] = ()
+    """The fallback rules that were applied."""
 
 
 def progress_of(receipts: Sequence[Seen]) -> Progress:
@@ -45,6 +47,7 @@ def progress_of(receipts: Sequence[Seen]) -> Progress:
     failed: list[Seen] = []
     open_attempt: Seen | None = None
     running = False
+    fallbacks: list[Seen] = []
     for receipt in receipts:
         if receipt.kind == Kind.FORWARDED:
             open_attempt, running = receipt, False
@@ -52,9 +55,11 @@ def progress_of(receipts: Sequence[Seen]) -> Progress:
             failed.append(receipt)
             if open_attempt is not None and open_attempt.attempt == receipt.attempt:
                 open_attempt = None
+        elif receipt.kind == Kind.FALLBACK:
+            fallbacks.append(receipt)
         elif receipt.kind in (Kind.RUNNING, Kind.ACKNOWLEDGED):
             running = True
-    return Progress(tuple(failed), open_attempt, running and open_attempt is not None)
+    return Progress(tuple(failed), open_attempt, running and open_attempt is not None, tuple(fallbacks))
 
 
 def takeover(progress: Progress, *, idempotent: bool, deadline_millis: int, now_millis: int) -> Takeover:

@@ -81,6 +81,9 @@ class FallbackRule:
     condition: str
     action: str
     wait_before_retry_ms: int | None = None
+    service: str | None = None
+    """Whom `route_to` hands the call to: a service, or whoever has another capability."""
+    capability: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,9 +3,10 @@
 Pure: tables, load, time and chance are arguments. `explain` runs the same code and sends nothing.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import Enum
+from typing import Any, Final, TypeVar
 
 from receipts.core.ending import Ending
 from receipts.core.envelope import CallEnvelope, Urgency
@@ -13,7 +14,7 @@ from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
 from routing.core.balancing import Chance, Load
 from routing.core.limits import pick_within_limits
-from routing.core.matching import FallbackRule, Route, Strategy, matched_routes
+from routing.core.matching import Route, Strategy, matched_routes
 from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
 from routing.core.sticking import Canary
@@ -40,13 +41,17 @@ class Policy:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Fallback:
-    """A fallback rule that was applied."""
+    """A fallback rule that was applied; `rule` is its place among its route's."""
 
     route_id: str
     condition: str
     action: str
+    rule: int = 0
+    service: str | None = None
+    capability: str | None = None
+    wait_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,9 +79,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Rest before the next attempt."""
+    """Rest, then ask again. `why` tells of the fallback rule that says so; a retry's backoff has none."""
 
     wait_ms: int
+    why: Why | None = None
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        return self.why.fallbacks if self.why is not None else ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +98,7 @@ class Stop:
 
 
 Step = Attempt | Wait | Stop
+SomeStep = TypeVar("SomeStep", bound=Step)
 
 
 def next_step(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_millis: int, chance: Chance) -> Step:
@@ -112,68 +123,75 @@ def after_attempt(
     ):
         return Wait(wait_ms)
     condition = "timeout" if last.outcome.ended in (Ended.TIMED_OUT, Ended.SILENT) else "error"
-    rule = fallback_rule(journey, route, condition)
+    taken = next_fallback(journey, route, condition)
     why = Why(last.route_id, tables.revision, route.strategy.type if route else "least_loaded")
-    if rule is None:
+    if taken is None:
         return Stop(ending_after(last), why)
-    taken = Fallback(last.route_id, condition, rule.action)
-    if rule.action == "next_route":
-        if repeatable and last.number <= policy.max_retries and now_millis < latest_start_millis(journey, None, policy):
-            onward = replace(journey.fallen_back(last.route_id, condition), waited=last.number)
-            return with_fallback(taken, choose(onward, tables, load, policy, now_millis=now_millis, chance=chance))
-        return Stop(ending_after(last), why)
-    return Stop(
-        Ending(
+    if taken.action == "return_503":
+        ending = Ending(
             "no_available_node",
             f"{ending_after(last).detail}; the route's fallback rule answers 503",
             outcome_unknown=last.outcome.unknown,
             upstream=last.outcome.error,
-            retry_after_ms=rule.wait_before_retry_ms or policy.retry_after_ms,
-        ),
-        replace(why, fallbacks=(taken,)),
-    )
+            retry_after_ms=taken.wait_ms or policy.retry_after_ms,
+        )
+        return Stop(ending, replace(why, fallbacks=(taken,)))
+    wait_ms = taken.wait_ms or 0
+    latest_millis = latest_start_millis(journey, route if taken.action == "retry" else None, policy)
+    if not repeatable or last.number > policy.max_retries or now_millis + wait_ms >= latest_millis:
+        return Stop(ending_after(last), why)
+    if taken.action == "retry":
+        return Wait(wait_ms, replace(why, fallbacks=(taken,)))
+    onward = replace(after_fallback(journey, taken), waited=last.number)
+    return with_fallbacks((taken,), choose(onward, tables, load, policy, now_millis=now_millis, chance=chance))
 
 
 def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_millis: int, chance: Chance) -> Step:
-    """Find a route with an able node, in order, following `next_route`; and pick the node."""
-    envelope = journey.envelope
+    """Find a route with an able node, in order, following the fallback rules; and pick the node."""
     if refused := refused_before_routing(journey, tables, policy):
         return refused
-    fallbacks: list[Fallback] = []
-    rule: FallbackRule | None = None
+    caller = journey.envelope.caller
+    fallbacks: tuple[Fallback, ...] = ()
+    taken: Fallback | None = None
     why, search = Why(AUTO, tables.revision, "least_loaded"), Search(NOBODY, None)
-    for route in routes_to_try(journey, tables):
-        route_id = route.id if route else AUTO
-        strategy = route.strategy.type if route else "least_loaded"
+    while (route := current_route(journey, tables)) is not PAST_THE_LAST:
+        route_id, strategy = (route.id, route.strategy.type) if route else (AUTO, AUTO_STRATEGY.type)
         if route is None and policy.default_route == "deny":
             ending = Ending("forbidden", "no route matches, and calls without a route are refused")
-            return Stop(ending, Why(AUTO, tables.revision, strategy, fallbacks=tuple(fallbacks)))
-        if route is not None and route.allow_callers and envelope.caller not in route.allow_callers:
-            ending = Ending("forbidden", f"route {route.id} does not take calls from {envelope.caller}")
-            return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=tuple(fallbacks)))
+            return Stop(ending, Why(AUTO, tables.revision, strategy, fallbacks=fallbacks))
+        if route is not None and route.allow_callers and caller not in route.allow_callers:
+            ending = Ending("forbidden", f"route {route.id} does not take calls from {caller}")
+            return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=fallbacks))
         search = look_for_node(journey, route, tables, load, policy, chance)
         found = search.found
-        why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, tuple(fallbacks), search.notes)
+        why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, fallbacks, search.notes)
         if search.chosen is not None:
-            deadline_millis = journey.deadline_millis or deadline_of(journey, search.chosen, route, policy)
+            deadline_millis = journey.deadline_millis or deadline_of(journey, search.chosen.offer.tier, route, policy)
             if deadline_millis <= now_millis:
                 return Stop(Ending("deadline_exceeded", "no time was left to start"), why)
             return Attempt(search.chosen, deadline_millis, why)
-        if search.hopeless is not None:
+        handed_on = journey.handed_to is not None or any(fallback.action == "route_to" for fallback in fallbacks)
+        if search.hopeless is not None and not handed_on:  # the caller's mistake only where the caller asked for it
             return Stop(search.hopeless, why)
-        rule = fallback_rule(journey, route, search.condition)
-        if rule is None or rule.action == "return_503":
-            if rule is not None:
-                fallbacks.append(Fallback(route_id, search.condition, "return_503"))
+        taken = next_fallback(journey, route, search.condition)
+        if taken is None:
             break
-        fallbacks.append(Fallback(route_id, search.condition, rule.action))
-    wait_ms = rule.wait_before_retry_ms if rule is not None else None
+        journey = after_fallback(journey, taken)
+        if taken.action == "retry" and now_millis + (taken.wait_ms or 0) >= last_moment(journey, found, route, policy):
+            continue  # no time for it: the next rule, if there is one
+        fallbacks = (*fallbacks, taken)
+        if taken.action == "return_503":
+            break
+        if taken.action == "retry":
+            return Wait(taken.wait_ms or 0, replace(why, fallbacks=fallbacks))
+    answers_503 = taken is not None and taken.action == "return_503"
+    wait_ms = taken.wait_ms if taken is not None and answers_503 else None
     ending = Ending(
-        search.condition if rule is None else "no_available_node",
-        no_node_sentence(envelope, search.found),
+        "no_available_node" if answers_503 else search.condition,
+        no_node_sentence(journey.envelope, search.found),
         retry_after_ms=policy.retry_after_ms if wait_ms is None else wait_ms,
     )
-    return Stop(ending, replace(why, fallbacks=tuple(fallbacks)))
+    return Stop(ending, replace(why, fallbacks=fallbacks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,6 +211,10 @@ def look_for_node(
 ) -> Search:
     """Somebody for the call: of the canary where the call is the canary's, else by the route's strategy."""
     notes: tuple[str, ...] = ()
+    if journey.handed_to is not None:
+        pool = tables.pool(journey.envelope.capability, route, journey.envelope.tags, only=journey.handed_to)
+        search = look_in(pool, journey, AUTO_STRATEGY, load, policy, chance)
+        return replace(search, notes=(f"a fallback rule has handed it to {journey.handed_to}", *search.notes))
     if route is not None and route.canary is not None:
         is_canary, note = canary_verdict(journey, route.id, route.canary)
         if is_canary:
@@ -240,15 +262,23 @@ def look_in(pool: Pool, journey: Journey, strategy: Strategy, load: Load, policy
     )
 
 
-def routes_to_try(journey: Journey, tables: Tables) -> Iterator[Route | None]:
-    """The matching routes in order from where the journey stands; `auto` (None) only where none matches at all."""
+class Past(Enum):
+    """Where `next_route` has led beyond the last matching route."""
+
+    LAST = "past the last"
+
+
+PAST_THE_LAST: Final = Past.LAST
+
+
+def current_route(journey: Journey, tables: Tables) -> Route | Past | None:
+    """The matching route that the call stands at; `auto` (None) only where none matches at all."""
     none_matched = True
     for position, route in enumerate(matched_routes(journey.envelope, tables.routes_for(journey.envelope.capability))):
         none_matched = False
         if position >= journey.routes_left:
-            yield route
-    if none_matched:
-        yield None
+            return route
+    return None if none_matched and journey.routes_left == 0 else PAST_THE_LAST
 
 
 def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> Stop | None:
@@ -326,24 +356,50 @@ def whole_refusal(pool: Pool, refusals: tuple[str | None, ...], envelope: CallEn
     return Ending("invalid_payload", f"the payload does not fit {envelope.capability}: {first}", errors=errors)
 
 
-def with_fallback(taken: Fallback, step: Step) -> Step:
-    """The step, with one more fallback before its own."""
-    if isinstance(step, Wait):
+def with_fallbacks(taken: tuple[Fallback, ...], step: SomeStep) -> SomeStep:
+    """The step, with these fallbacks before its own."""
+    if step.why is None or not taken:
         return step
-    return replace(step, why=replace(step.why, fallbacks=(taken, *step.why.fallbacks)))
+    return replace(step, why=replace(step.why, fallbacks=taken + step.why.fallbacks))
 
 
-def fallback_rule(journey: Journey, route: Route | None, condition: str) -> FallbackRule | None:
-    """The route's rule for a condition, unless this call has used it already."""
-    if route is None or (route.id, condition) in journey.used_fallbacks:
+def next_fallback(journey: Journey, route: Route | None, condition: str) -> Fallback | None:
+    """What the first of the route's rules for a condition says that this call has not used yet."""
+    if route is None:
         return None
-    return next((rule for rule in route.fallback_rules if rule.condition == condition), None)
+    for place, rule in enumerate(route.fallback_rules):
+        if rule.condition == condition and (route.id, place) not in journey.used_fallbacks:
+            return Fallback(
+                route.id, condition, rule.action, place, rule.service, rule.capability, rule.wait_before_retry_ms
+            )
+    return None
 
 
-def deadline_of(journey: Journey, chosen: Candidate, route: Route | None, policy: Policy) -> int:
+def after_fallback(journey: Journey, taken: Fallback) -> Journey:
+    """The journey after a fallback rule: on to the next route, or in the hands of a service or another capability."""
+    journey = replace(journey, used_fallbacks=journey.used_fallbacks | {(taken.route_id, taken.rule)})
+    if taken.action == "next_route":
+        return replace(journey, routes_left=journey.routes_left + 1, handed_to=None)
+    if taken.action == "route_to" and taken.capability is not None:
+        envelope = replace(journey.envelope, capability=taken.capability)
+        return replace(journey, envelope=envelope, routes_left=0, handed_to=None)
+    if taken.action == "route_to":
+        return replace(journey, handed_to=taken.service)
+    return journey
+
+
+def last_moment(journey: Journey, found: Field, route: Route | None, policy: Policy) -> int:
+    """Epoch milliseconds: no attempt of a call that has found nobody yet starts after this."""
+    if journey.deadline_millis is not None:
+        return latest_start_millis(journey, route, policy)
+    tier = found.candidates[0].offer.tier if found.candidates else Tier.MEDIUM
+    return deadline_of(journey, tier, route, policy)
+
+
+def deadline_of(journey: Journey, tier: Tier, route: Route | None, policy: Policy) -> int:
     """Epoch milliseconds: what the caller asked or the capability's tier, capped by route, installation and parent."""
     envelope = journey.envelope
-    wanted = envelope.timeout_ms or policy.tier_ms[chosen.offer.tier]
+    wanted = envelope.timeout_ms or policy.tier_ms[tier]
     if route is not None and route.timeout_ms is not None:
         wanted = min(wanted, route.timeout_ms)
     deadline = envelope.received_at_millis + min(wanted, policy.max_timeout_ms)

@@ -23,11 +23,6 @@ def test_the_past_does_not_change():
     assert journey.tried == ()
 
 
-def test_a_fallback_is_used_once_and_leaves_a_route_behind():
-    journey = a_journey().fallen_back("r", "error")
-    assert (journey.routes_left, journey.used_fallbacks) == (1, {("r", "error")})
-
-
 @pytest.mark.parametrize("ended", Ended)
 def test_which_outcomes_leave_it_unknown_whether_the_work_was_done(ended):
     assert Outcome(ended).unknown is (ended in (Ended.BROKEN, Ended.SILENT, Ended.TIMED_OUT))

@@ -1,9 +1,11 @@
 """What happens next with a call: pure decisions, so time, chance and tables are plain arguments."""
 
+import gc
 import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from receipts.core.journey import Ancestor, Ended, Journey, Outcome, Tried
-from registry.core.node import AdminState, Health, Tier
+from registry.core.node import AdminState, Health, Node, Tier
 from routing.core.plan import Attempt, Policy, Step, Stop, Wait, next_step
 from routing.core.tables import Tables
 from tests.factories import NOW, KnownLoad, a_journey, a_node, an_attempt, an_envelope, an_offer, chances, tables
@@ -409,11 +411,13 @@ def work_of(decision: Callable[[], Any]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.disable()  # whoever watches collections would be counted
     sys.setprofile(on_event)
     try:
         decision()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
@@ -444,11 +448,31 @@ def test_a_decision_costs_the_same_with_ten_routes_and_with_a_thousand(strategy_
     assert costs[1_000] == costs[10]
 
 
-def test_a_decision_costs_the_same_with_ten_nodes_and_with_ten_thousand():
-    journey = a_journey()
+@cache
+def many_nodes(count: int) -> tuple[Node, ...]:
+    """Nodes of as many services, with schemas, costs and limits of several kinds."""
+    offers = [an_offer(narrowness=n % 3, cost_level=("low", "medium", "high")[n % 5 % 3]) for n in range(15)]
+    return tuple(a_node(f"s{n}/1", offers[n % 15], max_concurrency=9) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "urgency"),
+    [
+        (None, "interactive"),
+        (None, "bulk"),
+        ({"type": "weighted_random"}, "interactive"),
+        ({"type": "least_loaded"}, "bulk"),
+        ({"type": "latency_aware"}, "normal"),
+        ({"type": "cost_aware"}, "normal"),
+        ({"type": "sticky", "key": "caller"}, "normal"),
+    ],
+)
+def test_a_decision_costs_the_same_with_ten_nodes_and_with_ten_thousand(strategy, urgency):
+    journey = a_journey(an_envelope(urgency=urgency))
+    table = a_table(a_rule("r", strategy=strategy)) if strategy else a_table()
     costs = {}
-    for services in (10, 10_000):
-        found = table_of(10, services)
+    for count in (10, 10_000):
+        found = tables(*many_nodes(count), routes=table)
         decide(journey, found)
-        costs[services] = work_of(lambda found=found: decide(journey, found))
+        costs[count] = work_of(lambda found=found: decide(journey, found))
     assert costs[10_000] == costs[10]

@@ -1,4 +1,5 @@
 import time
+from dataclasses import asdict
 
 import pytest
 
@@ -103,6 +104,27 @@ def test_a_mistake_in_match_is_named_by_its_pointer(match, path):
             {"fallback_rules": [{"condition": "error", "action": "next_route", "wait_before_retry_ms": 5}]},
             "/fallback_rules/0/wait_before_retry_ms",
         ),
+        (
+            {
+                "fallback_rules": [
+                    {"condition": "error", "action": "route_to", "service": "a", "wait_before_retry_ms": 5}
+                ]
+            },
+            "/fallback_rules/0/wait_before_retry_ms",
+        ),
+        ({"fallback_rules": [{"condition": "error", "action": "route_to"}]}, "/fallback_rules/0/action"),
+        (
+            {"fallback_rules": [{"condition": "error", "action": "route_to", "service": "a", "capability": "b"}]},
+            "/fallback_rules/0/action",
+        ),
+        (
+            {"fallback_rules": [{"condition": "error", "action": "route_to", "capability": "B"}]},
+            "/fallback_rules/0/capability",
+        ),
+        (
+            {"fallback_rules": [{"condition": "error", "action": "retry", "service": "a"}]},
+            "/fallback_rules/0/service",
+        ),
     ],
 )
 def test_a_mistake_in_a_route_is_named_by_its_pointer(fields, path):
@@ -114,7 +136,6 @@ def test_a_mistake_in_a_route_is_named_by_its_pointer(fields, path):
     [
         ({"strategy": {"type": "fuzzy"}}, "/strategy/type"),
         ({"mirror": {"service": "a", "percent": 5}}, "/mirror"),
-        ({"fallback_rules": [{"condition": "error", "action": "retry"}]}, "/fallback_rules/0/action"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused(fields, path):
@@ -248,3 +269,22 @@ def test_mistakes_in_operations(operations, path):
     with pytest.raises(InvalidRequest) as caught:
         check_operations(operations, known_ids={"a"}, base_revision=3)
     assert [error["path"] for error in caught.value.errors] == [path]
+
+
+@pytest.mark.parametrize("condition", ["no_available_node", "circuit_open", "rate_limited", "timeout", "error"])
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"action": "return_503", "wait_before_retry_ms": 500},
+        {"action": "next_route"},
+        {"action": "retry", "wait_before_retry_ms": 500},
+        {"action": "retry"},
+        {"action": "route_to", "service": "spare"},
+        {"action": "route_to", "capability": "file_digest"},
+    ],
+)
+def test_every_action_goes_with_every_condition(condition, action):
+    (route,) = routes(a_rule("r", fallback_rules=[{"condition": condition, **action}]))
+    (rule,) = route.fallback_rules
+    written = {"condition": condition, **action}
+    assert {name: value for name, value in asdict(rule).items() if value is not None} == written

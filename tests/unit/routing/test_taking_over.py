@@ -1,11 +1,17 @@
 """A call that is taken over is the call that was accepted."""
 
 from datetime import UTC, datetime
+from typing import Any
 
+from receipts.core.envelope import CallEnvelope
+from receipts.core.lifecycle import Kind
+from receipts.core.recovery import Seen, progress_of
 from receipts.core.trace_context import ParentSpan
-from routing.dispatch import stored_request
-from routing.engine import envelope_of
-from tests.factories import an_envelope
+from receipts.rows import json_of
+from routing.core.plan import Fallback, after_fallback
+from routing.dispatch import fallback_document, stored_request
+from routing.engine import envelope_of, journey_of
+from tests.factories import CALL_ID, a_journey, an_envelope
 
 
 def test_the_envelope_comes_back_as_it_was() -> None:
@@ -17,18 +23,44 @@ def test_the_envelope_comes_back_as_it_was() -> None:
         context={"turn": 3},
         parent_span=ParentSpan("a" * 32, "b" * 16, False),
     )
-    row = {
+    again = envelope_of(a_row(envelope))
+    assert {name: getattr(again, name) for name in envelope.__slots__} == {
+        name: getattr(envelope, name) for name in envelope.__slots__
+    }
+
+
+def test_fallback_rules_that_were_applied_are_not_applied_again() -> None:
+    taken = [
+        Fallback("r", "error", "retry", 1, wait_ms=500),
+        Fallback("r", "error", "next_route", 2),
+        Fallback("s", "no_available_node", "route_to", 0, service="spare"),
+    ]
+    receipts = [Seen(Kind.FALLBACK, None, None, None, json_of(fallback_document(f)).decode()) for f in taken]
+    journey, expected = journey_of(a_row(an_envelope()), progress_of(receipts)), a_journey()
+    for fallback in taken:
+        expected = after_fallback(expected, fallback)
+    for name in ("routes_left", "used_fallbacks", "handed_to"):
+        assert getattr(journey, name) == getattr(expected, name)
+
+
+def a_row(envelope: CallEnvelope) -> dict[str, Any]:
+    """The stored call of an envelope, as far as taking it over reads it."""
+    accepted = datetime.fromtimestamp(1_790_000_000, UTC)
+    return {
+        "id": CALL_ID,
         "capability": envelope.capability,
         "request": stored_request(envelope),
         "caller": envelope.caller,
-        "accepted_at": datetime.fromtimestamp(1_790_000_000, UTC),
+        "origin_caller": envelope.caller,
+        "accepted_at": accepted,
+        "deadline": accepted,
+        "depth": 0,
+        "route_id": "auto",
+        "idempotent": False,
+        "first_forwarded_at": None,
         "idempotency_key": None,
         "trace_id": envelope.trace_id,
         "parent_call_id": None,
         "labels": None,
         "session_id": None,
-    }
-    again = envelope_of(row)
-    assert {name: getattr(again, name) for name in envelope.__slots__} == {
-        name: getattr(envelope, name) for name in envelope.__slots__
     }
