@@ -350,6 +350,9 @@ REACH_NODE_KEEPALIVE_S = limit(
 )
 REACH_IDEMPOTENCY_TTL_S = limit("REACH_IDEMPOTENCY_TTL_S", 86_400, "s", "how long an idempotency key is remembered")
 REACH_RETRY_AFTER_MS = limit("REACH_RETRY_AFTER_MS", 1000, "ms", "advice on 503 where no route says otherwise")
+REACH_INTENT_MIN_SCORE = limit(
+    "REACH_INTENT_MIN_SCORE", 0.5, "of 1", "how much of an intent's words a capability must answer to be called by it"
+)
 REACH_NEAR_LIMIT = limit(
     "REACH_NEAR_LIMIT", 0.8, "of max_concurrency", "so full, and interactive calls and cost_aware routes look elsewhere"
 )

@@ -318,6 +318,7 @@ def why_of(detail: dict[str, Any]) -> dict[str, Any]:
             }
             for candidate in detail.get("candidates") or []
         ],
+        "reading": detail.get("intent"),
         "notes": [said(note) for note in detail.get("notes") or []],
         "left_out": [(said(reason), count) for reason, count in (detail.get("left_out") or {}).items()],
     }

@@ -74,7 +74,8 @@ class ExplainView(AsyncAPIView):
         chosen = step.chosen.node.key if isinstance(step, Attempt) else None
         body = {
             **why_document(step.why, chosen),
-            "matched_routes": matching_ids(envelope, live.tables),
+            "capability": journey.envelope.capability,
+            "matched_routes": matching_ids(journey.envelope, live.tables),
             "fallbacks": [fallback_document(fallback) for fallback in step.why.fallbacks],
         }
         if isinstance(step, Wait):

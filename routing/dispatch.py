@@ -16,7 +16,7 @@ import msgspec
 import uuid_utils.compat as uuids
 
 from receipts.core.ending import Ending
-from receipts.core.envelope import CallEnvelope
+from receipts.core.envelope import UNREAD, CallEnvelope
 from receipts.core.journey import Ended, Journey, Outcome, Tried
 from receipts.core.lifecycle import CallStatus, Kind, ending
 from receipts.core.trace_context import ParentSpan, attempt_span_id
@@ -28,6 +28,7 @@ from registry.clock import now_millis, now_ns
 from registry.errors import Unavailable
 from registry.log_context import enter_call
 from routing import observing
+from routing.core.intent import read_intent
 from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, after_fallback, next_step, with_fallbacks
 from routing.core.pool import standing_refusal
 from routing.live import LiveParts
@@ -133,10 +134,16 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
 
 
 async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -> Journey:
-    """A journey with what is inherited from the parent, if there is one."""
+    """A journey with what is inherited from the parent, if there is one, and with its intent read."""
     call_id = uuids.uuid7()
+    reading = None
+    if envelope.intent is not None:
+        found = read_intent(envelope, parts.tables, min_score=parts.policy.intent_min_score)
+        reading = found.document(envelope.intent)
+        envelope = replace(envelope, capability=found.capability or UNREAD)
     if envelope.parent_call_id is None:
-        return Journey(envelope, call_id, envelope.trace_id or new_trace_id(parts.chance), envelope.caller)
+        trace_id = envelope.trace_id or new_trace_id(parts.chance)
+        return Journey(envelope, call_id, trace_id, envelope.caller, reading=reading)
     lineage = await find_lineage(parts.journal, envelope.parent_call_id, caller=envelope.caller, any_parent=any_parent)
     return Journey(
         below_parent(envelope, lineage),
@@ -146,6 +153,7 @@ async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -
         parent_deadline_millis=lineage.deadline_millis,
         depth=lineage.depth,
         ancestors=lineage.ancestors,
+        reading=reading,
     )
 
 
@@ -519,6 +527,8 @@ def why_document(why: Why, chosen: tuple[str, str] | None) -> dict[str, Any]:
     }
     if why.notes:
         facts["notes"] = why.notes
+    if why.reading is not None:
+        facts["intent"] = why.reading
     return facts
 
 
@@ -561,6 +571,7 @@ def stored_request(envelope: CallEnvelope) -> str:
             "max_retries": envelope.max_retries,
             "retry_base_delay_ms": envelope.retry_base_delay_ms,
             "parent_span": envelope.parent_span,
+            "intent": envelope.intent,
         }
     ).decode()
 

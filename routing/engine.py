@@ -241,5 +241,6 @@ def envelope_of(row: dict[str, Any]) -> CallEnvelope:
         context=asked["context"],
         max_retries=asked["max_retries"],
         retry_base_delay_ms=asked["retry_base_delay_ms"],
+        intent=asked.get("intent"),
         parent_span=ParentSpan(**above) if (above := asked.get("parent_span")) else None,
     )

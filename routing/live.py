@@ -77,6 +77,7 @@ def policy_from_settings() -> Policy:
         retry_after_ms=settings.REACH_RETRY_AFTER_MS,
         max_timeout_ms=settings.REACH_MAX_TIMEOUT_MS,
         max_hops=settings.REACH_MAX_HOPS,
+        intent_min_score=settings.REACH_INTENT_MIN_SCORE,
         near_limit=settings.REACH_NEAR_LIMIT,
         tier_ms={
             Tier.LIGHT: int(settings.REACH_TIER_LIGHT_S * 1000),

@@ -178,6 +178,7 @@ def offer_of(row: dict[str, Any]) -> Offer:
         idempotent=row["idempotent"],
         tags=frozenset(row["tags"]),
         allow_callers=frozenset(row["allow_callers"]),
+        description=row["description"],
         narrowness=narrowness(row["input_schema"]),
     )
 

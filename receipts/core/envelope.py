@@ -22,9 +22,17 @@ class Urgency(StrEnum):
     BULK = "bulk"
 
 
+UNREAD = "?"
+"""What stands for the capability of an intent that has not been read, or fits none; no capability can be named so."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CallEnvelope:
-    """What was asked. Moments are epoch milliseconds by the reach's clock, spans are milliseconds."""
+    """What was asked. Moments are epoch milliseconds by the reach's clock, spans are milliseconds.
+
+    An `intent` in place of a capability is read once, when the call is accepted; until then, and where it fits none,
+    the capability is `UNREAD`.
+    """
 
     capability: str
     payload: Any
@@ -41,6 +49,7 @@ class CallEnvelope:
     context: Mapping[str, Any] = field(default_factory=dict)
     max_retries: int | None = None
     retry_base_delay_ms: int | None = None
+    intent: str | None = None
     parent_span: ParentSpan | None = None
     """The span of the call's trace that this call hangs below."""
 
@@ -51,8 +60,9 @@ class CallEnvelope:
 
     @property
     def request_digest(self) -> str:
-        """What makes two requests under one idempotency key "the same": capability, payload, tags, labels."""
-        return digest_of([self.capability, self.payload, sorted(self.tags), self.labels])
+        """What makes two requests under one idempotency key "the same": capability or intent, payload, tags, labels."""
+        wanted = self.capability if self.intent is None else {"intent": self.intent}
+        return digest_of([wanted, self.payload, sorted(self.tags), self.labels])
 
 
 def digest_of(value: Any) -> str:
@@ -70,7 +80,7 @@ class EnvelopeBody(msgspec.Struct, frozen=True, gc=False):
 
     payload: Any
     capability: Name | None = None
-    intent: str | None = None
+    intent: ShortText | None = None
     tags: Annotated[list[ShortText], msgspec.Meta(max_length=32)] = []
     urgency: Literal["interactive", "normal", "bulk"] = "normal"
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
@@ -106,8 +116,16 @@ def parse_envelope(
     Raises InvalidRequest naming the field.
     """
     asked = decode_strict(body, body_decoder, max_depth=max_depth, max_containers=max_containers)
-    if asked.capability is None:
-        raise InvalidRequest("capability is required", [{"path": "/capability", "message": "is required"}])
+    if asked.capability is None and asked.intent is None:
+        raise InvalidRequest(
+            "capability is required, or an intent", [{"path": "/capability", "message": "is required, or an intent"}]
+        )
+    if asked.capability is not None and asked.intent is not None:
+        raise InvalidRequest(
+            "give a capability or an intent, not both", [{"path": "/intent", "message": "not beside a capability"}]
+        )
+    if asked.intent is not None and not asked.intent.strip():
+        raise InvalidRequest("intent is blank", [{"path": "/intent", "message": "is blank"}])
     if asked.mode == "async" or "respond-async" in prefer:
         raise InvalidRequest("only mode sync is served", [{"path": "/mode", "message": "must be sync"}])
     if asked.trace_id is not None and not valid_trace_id(asked.trace_id):
@@ -127,7 +145,8 @@ def parse_envelope(
     parent = parent_span_of(traceparent)
     trace_id = asked.trace_id or (parent.trace_id if parent else None)
     return CallEnvelope(
-        capability=asked.capability,
+        capability=asked.capability or UNREAD,
+        intent=asked.intent,
         payload=asked.payload,
         caller=caller,
         received_at_millis=received_at_millis,

@@ -1,5 +1,6 @@
 """What has happened to a call since it was asked: the second of the two frozen values that travel the hot path."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -95,6 +96,8 @@ class Journey:
     first_forwarded_at_millis: int | None = None
     waited: int = 0
     """The number of the last attempt after which the backoff has been waited for."""
+    reading: Mapping[str, Any] | None = None
+    """How the envelope's intent was read, as `routed` shows it."""
     idempotent: bool = False
     """Whether the last attempt's node declared the capability so."""
 

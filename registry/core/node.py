@@ -55,8 +55,14 @@ class Offer:
     idempotent: bool = False
     tags: frozenset[str] = frozenset()
     allow_callers: frozenset[str] = frozenset()
+    description: str = ""
     narrowness: int = 0
     """How much the input schema demands (`registry.schemas.narrowness`): a catch-all is 0."""
+
+    @property
+    def words(self) -> str:
+        """What the declaration says of itself: name, description, tags."""
+        return " ".join([self.capability, self.description, *sorted(self.tags)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

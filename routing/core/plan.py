@@ -13,6 +13,7 @@ from receipts.core.envelope import CallEnvelope, Urgency
 from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
 from routing.core.balancing import Chance, Load
+from routing.core.intent import unknown_sentence, unread_sentence
 from routing.core.limits import pick_within_limits
 from routing.core.matching import Route, Strategy, matched_routes
 from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
@@ -34,6 +35,7 @@ class Policy:
     retry_after_ms: int = 1000
     max_timeout_ms: int = 600_000
     max_hops: int = 16
+    intent_min_score: float = 0.5
     near_limit: float = 0.8
     """Of `max_concurrency`: so much in flight, and `interactive` calls and `cost_aware` routes look elsewhere first."""
     tier_ms: Mapping[str, int] = field(
@@ -66,6 +68,8 @@ class Why:
     fallbacks: tuple[Fallback, ...] = ()
     notes: tuple[str, ...] = ()
     """What else decided, a sentence each."""
+    reading: Mapping[str, Any] | None = None
+    """How the call's intent was read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +110,10 @@ def next_step(journey: Journey, tables: Tables, load: Load, policy: Policy, *, n
     last = journey.last
     if last is not None and last.number > journey.waited:
         return after_attempt(journey, last, tables, load, policy, now_millis=now_millis, chance=chance)
-    return choose(journey, tables, load, policy, now_millis=now_millis, chance=chance)
+    step = choose(journey, tables, load, policy, now_millis=now_millis, chance=chance)
+    if journey.reading is None or step.why is None:
+        return step
+    return replace(step, why=replace(step.why, reading=journey.reading))
 
 
 def after_attempt(
@@ -286,7 +293,11 @@ def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> 
     why = Why(AUTO, tables.revision, "least_loaded")
     capability = journey.envelope.capability
     if capability not in tables.known:
-        return Stop(Ending("unknown_capability", f"no agent has ever declared {capability}"), why)
+        if journey.reading is not None:
+            detail = unread_sentence(journey.reading, tables.known, min_score=policy.intent_min_score)
+        else:
+            detail = unknown_sentence(capability, tables.known)
+        return Stop(Ending("unknown_capability", detail), why)
     if journey.depth > policy.max_hops:
         return Stop(Ending("loop_detected", f"the chain of calls is deeper than {policy.max_hops}"), why)
     return None

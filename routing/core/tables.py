@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from registry.core.node import Health, Node, Offer
 from routing.core.matching import EMPTY_TABLE, Route, RouteTable
 from routing.core.pool import Candidate, Pool, Preferences, standing_refusal
+from routing.core.similarity import Vocabulary
 
 POOLS_KEPT = 4096
 CANARY_ONLY = "takes only the canary's share"
@@ -23,6 +24,7 @@ class Tables:
         "secrets",
         "shown_at_most",
         "version",
+        "words",
     )
 
     def __init__(
@@ -45,6 +47,18 @@ class Tables:
                 providers.setdefault(name, []).append((node, offer))
         self.providers: Mapping[str, Sequence[tuple[Node, Offer]]] = providers
         self.pools: dict[tuple[str, str | None, frozenset[str], str | None], Pool] = {}
+
+        self.words: Vocabulary | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What each known capability says of itself, by all who declare it; made when first asked for."""
+        if self.words is None:
+            said = {name: {name} for name in self.known}
+            for name, offers in self.providers.items():
+                said.setdefault(name, set()).update(offer.words for _node, offer in offers)
+            self.words = Vocabulary({name: " ".join(sorted(texts)) for name, texts in said.items()})
+        return self.words
 
     @property
     def revision(self) -> int:

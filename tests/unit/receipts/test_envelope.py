@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receipts.core.envelope import CallEnvelope, digest_of, parse_envelope
+from receipts.core.envelope import UNREAD, CallEnvelope, digest_of, parse_envelope
 from receipts.core.trace_context import ParentSpan
 from registry.core.strict_json import is_deeper
 from registry.errors import InvalidRequest
@@ -33,6 +34,35 @@ def test_the_least_that_can_be_asked():
     )
     assert (envelope.urgency, envelope.timeout_ms, envelope.idempotency_key) == ("normal", None, None)
     assert (envelope.tags, envelope.labels, envelope.context) == (frozenset(), {}, {})
+
+
+def test_an_intent_stands_in_place_of_a_capability():
+    envelope = parsed({"intent": "总结这份报告", "payload": {}})
+    assert (envelope.intent, envelope.capability) == ("总结这份报告", UNREAD)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path"),
+    [
+        ({}, "/capability"),
+        ({"capability": "file_summary", "intent": "summarize"}, "/intent"),
+        ({"intent": ""}, "/intent"),
+        ({"intent": " \n"}, "/intent"),
+        ({"intent": "x" * 257}, "/intent"),
+        ({"intent": 5}, "/intent"),
+        ({"capability": "?"}, "/capability"),
+    ],
+)
+def test_exactly_one_of_capability_and_intent(wanted, path):
+    with pytest.raises(InvalidRequest) as caught:
+        parsed({"payload": {}, **wanted})
+    assert [error["path"] for error in caught.value.errors] == [path]
+
+
+def test_a_repeated_intent_is_the_same_request_whatever_it_was_read_as():
+    asked = parsed({"intent": "summarize", "payload": {}})
+    read, read_later = replace(asked, capability="file_summary"), replace(asked, capability="file_digest")
+    assert read.request_digest == read_later.request_digest != parsed(ASKED).request_digest
 
 
 def test_everything_that_can_be_asked():

@@ -21,6 +21,7 @@ def test_the_envelope_comes_back_as_it_was() -> None:
         urgency="bulk",
         trace_id="a" * 32,
         context={"turn": 3},
+        intent="summarize",
         parent_span=ParentSpan("a" * 32, "b" * 16, False),
     )
     again = envelope_of(a_row(envelope))
