@@ -314,6 +314,7 @@ def why_of(detail: dict[str, Any]) -> dict[str, Any]:
                 "eligible": candidate["eligible"],
                 "percent": round(candidate["share"] * 100, 1),
                 "reasons": [said(reason) for reason in candidate["reasons"]],
+                "likeness": candidate.get("likeness"),
                 "chosen": all(candidate[name] == chosen.get(name) for name in ("service_id", "node_id")),
             }
             for candidate in detail.get("candidates") or []

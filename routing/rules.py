@@ -54,6 +54,7 @@ STRATEGY_KEYS = {
     "latency_aware": ("type", "services"),
     "cost_aware": ("type", "services"),
     "sticky": ("type", "services", "key"),
+    "fuzzy": ("type", "services", "min_score"),
 }
 RULE_KEYS = ("condition", "action", "wait_before_retry_ms", "service", "capability")
 CONDITIONS = ("no_available_node", "circuit_open", "rate_limited", "timeout", "error")
@@ -62,7 +63,6 @@ PLAIN_KEYS = ("caller", "session_id", "trace_id")
 URGENCIES = ("interactive", "normal", "bulk")
 LATER = "is not supported by this version"
 LATER_ROUTE_KEYS = ("mirror",)
-LATER_STRATEGIES = ("fuzzy",)
 
 
 # --- Text → document -------------------------------------------------------------------------------------------------
@@ -239,6 +239,9 @@ def read_route(value: Any, path: str, mistakes: Mistakes, table_rules: tuple[Fal
         route.get("retry", {}), f"{path}/retry", mistakes, ("max_retries", "retry_base_delay_ms", "total_ms")
     )
     retry = retry or {}
+    strategy = read_strategy(route.get("strategy"), f"{path}/strategy", mistakes)
+    if strategy.type == "fuzzy" and capability is not None and capability.kind is Kind.FUZZY:
+        strategy = replace(strategy, text=capability.text)
     return Route(
         id=read_route_id(route["id"], f"{path}/id", mistakes) if "id" in route else "",
         description=read_text(route.get("description", ""), f"{path}/description", mistakes, at_most=4 * MAX_TEXT),
@@ -246,7 +249,7 @@ def read_route(value: Any, path: str, mistakes: Mistakes, table_rules: tuple[Fal
         priority=read_int(route.get("priority", 0), f"{path}/priority", mistakes, -MAX_PRIORITY, MAX_PRIORITY),
         capability=capability,
         conditions=conditions,
-        strategy=read_strategy(route.get("strategy"), f"{path}/strategy", mistakes),
+        strategy=strategy,
         fallback_rules=read_fallback_rules(route["fallback_rules"], f"{path}/fallback_rules", mistakes)
         if "fallback_rules" in route
         else table_rules,
@@ -306,11 +309,8 @@ def read_capability(value: Any, path: str, mistakes: Mistakes) -> CapabilityPatt
     if isinstance(value, dict):
         fuzzy = read_object(value, path, mistakes, ("fuzzy", "min_score"), required=("fuzzy",)) or {}
         text = read_text(fuzzy.get("fuzzy", "-"), f"{path}/fuzzy", mistakes, at_least=1)
-        min_score = fuzzy.get("min_score", 0.6)
-        if not is_number(min_score) or not 0 < min_score <= 1:
-            mistakes.add(f"{path}/min_score", "must be a number above 0 and at most 1")
-            return None
-        return CapabilityPattern(Kind.FUZZY, text, float(min_score))
+        min_score = read_min_score(fuzzy, path, mistakes)
+        return None if min_score is None else CapabilityPattern(Kind.FUZZY, text, min_score)
     if not isinstance(value, str):
         mistakes.add(path, f"must be a name, a glob or {{fuzzy: text}}, not {kind_of(value)}")
     elif NAME.fullmatch(value):
@@ -320,6 +320,15 @@ def read_capability(value: Any, path: str, mistakes: Mistakes) -> CapabilityPatt
     else:
         mistakes.add(path, f"{value!r} is neither a capability's name (a-z, 0-9, _ . -) nor a glob of one")
     return None
+
+
+def read_min_score(holder: Mapping[str, Any], path: str, mistakes: Mistakes) -> float | None:
+    """The least likeness, None where it is not one."""
+    min_score = holder.get("min_score", 0.6)
+    if not is_number(min_score) or not 0 < min_score <= 1:
+        mistakes.add(f"{path}/min_score", "must be a number above 0 and at most 1")
+        return None
+    return float(min_score)
 
 
 def read_checks(value: Any, path: str, mistakes: Mistakes) -> tuple[Check, ...]:
@@ -409,9 +418,6 @@ def read_strategy(value: Any, path: str, mistakes: Mistakes) -> Strategy:
         mistakes.add(path, f"must be an object, not {kind_of(value)}")
         return nothing
     kind = value.get("type")
-    if kind in LATER_STRATEGIES:
-        mistakes.add(f"{path}/type", f"{kind} {LATER}")
-        return nothing
     if not isinstance(kind, str) or kind not in STRATEGY_KEYS:
         mistakes.add(
             f"{path}/type", f"{shown(kind)} must be {one_of(STRATEGY_KEYS)}{did_you_mean(kind, STRATEGY_KEYS)}"
@@ -433,6 +439,7 @@ def read_strategy(value: Any, path: str, mistakes: Mistakes) -> Strategy:
         services=services or (tuple(weights) if weights else None),
         weights=weights,
         key=read_key(strategy["key"], f"{path}/key", mistakes) if "key" in strategy else None,
+        min_score=read_min_score(strategy, path, mistakes) or 0.0,
     )
 
 

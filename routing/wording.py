@@ -51,6 +51,8 @@ REFUSALS = [
     gettext_noop("a narrower service takes it"),
     gettext_noop("near its max_concurrency: only where nobody else can"),
     gettext_noop("a cheaper one takes it"),
+    gettext_noop("another is more alike"),
+    gettext_noop("its likeness %(score)s is below %(least)s"),
     gettext_noop("at its max_concurrency (%(n)s)"),
 ]
 NOTES = [
@@ -146,6 +148,9 @@ def strategy_words(route: Route) -> str:
             return _("the cheapest of %(services)s") % {"services": among}
         case "sticky":
             return _("always the same of %(services)s for one %(key)s") % {"services": among, "key": strategy.key}
+        case "fuzzy":
+            told = {"services": among, "score": f"{strategy.min_score:g}"}
+            return _("the most alike of %(services)s (likeness at least %(score)s)") % told
         case other:
             return f"{other}: {among}"
 

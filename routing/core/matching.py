@@ -72,6 +72,10 @@ class Strategy:
     """By service; None = all equal."""
     key: CallKey | None = None
     """Of `sticky`: calls of one key meet one node."""
+    min_score: float = 0.6
+    """Of `fuzzy`: the least likeness (0 to 1)."""
+    text: str | None = None
+    """Of `fuzzy`: what is looked for where the call says nothing itself: the text that the route matches by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from routing.core.limits import pick_within_limits
 from routing.core.matching import Route, Strategy, matched_routes
 from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
+from routing.core.similarity import remembered_likeness
 from routing.core.sticking import Canary
 from routing.core.tables import Tables
 
@@ -252,7 +253,13 @@ def look_in(pool: Pool, journey: Journey, strategy: Strategy, load: Load, policy
     """Filter a pool by payload, callers, loops, suspicion and limits; pick by the strategy."""
     envelope = journey.envelope
     refusals = group_refusals(pool, journey)
-    found = pool.field(refusals, cheap_first=envelope.urgency == Urgency.BULK and strategy.type not in BOUND)
+    unlike, likenesses = refusals, None
+    if strategy.type == "fuzzy":
+        wanted = envelope.intent or strategy.text or envelope.capability
+        likenesses = tuple(remembered_likeness(wanted, group.words) for group in pool.groups)
+        unlike = unlike_refusals(refusals, likenesses, strategy.min_score)
+    cheap_first = envelope.urgency == Urgency.BULK and strategy.type not in BOUND
+    found = pool.field(unlike, likenesses, cheap_first=cheap_first)
     found = sparing(load.suspects(), untried(without_loops(found, journey), journey))
     if not found.able:
         return Search(found, None, hopeless=whole_refusal(pool, refusals, envelope, found))
@@ -350,6 +357,16 @@ def group_refusals(pool: Pool, journey: Journey) -> tuple[str | None, ...]:
         if group.schema.accepts(envelope.payload)
         else BAD_PAYLOAD
         for group in pool.groups
+    )
+
+
+def unlike_refusals(
+    refusals: tuple[str | None, ...], likenesses: tuple[float, ...], least: float
+) -> tuple[str | None, ...]:
+    """The refusals of groups, with those of groups that say too little of what is looked for."""
+    return tuple(
+        refusal or (f"its likeness {likeness:.2f} is below {least:g}" if likeness < least else None)
+        for refusal, likeness in zip(refusals, likenesses, strict=True)
     )
 
 

@@ -28,6 +28,8 @@ class Candidate:
     tried: int = 0
     """By this call: 2 the node itself, 1 another node of its service, 0 neither."""
     near_limit: bool = False
+    likeness: float | None = None
+    """How much of what a fuzzy route looks for its declaration says, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,8 @@ class Group:
     schema: Schema
     allow_callers: frozenset[str]
     candidates: tuple[Candidate, ...]
+    words: str = ""
+    """What their declarations say of themselves, in pools that are parted by it."""
 
     def admits(self, caller: str) -> bool:
         return not self.allow_callers or caller in self.allow_callers
@@ -86,31 +90,47 @@ class Pool:
 
     __slots__ = ("fields", "groups", "preferences")
 
-    def __init__(self, candidates: Iterable[Candidate], preferences: Preferences):
-        grouped: dict[tuple[str, frozenset[str]], list[Candidate]] = {}
+    def __init__(self, candidates: Iterable[Candidate], preferences: Preferences, *, by_words: bool = False):
+        grouped: dict[tuple[str, frozenset[str], str], list[Candidate]] = {}
         for candidate in candidates:
-            key = (candidate.offer.input.digest, candidate.offer.allow_callers)
+            offer = candidate.offer
+            key = (offer.input.digest, offer.allow_callers, offer.words if by_words else "")
             grouped.setdefault(key, []).append(candidate)
         self.groups = tuple(
-            Group(members[0].offer.input, callers, tuple(members)) for (_, callers), members in grouped.items()
+            Group(members[0].offer.input, callers, tuple(members), words)
+            for (_, callers, words), members in grouped.items()
         )
         self.preferences = preferences
-        self.fields: dict[tuple[tuple[str | None, ...], bool], Field] = {}
+        self.fields: dict[tuple[Any, ...], Field] = {}
 
-    def field(self, refusals: tuple[str | None, ...], *, cheap_first: bool = False) -> Field:
+    def field(
+        self,
+        refusals: tuple[str | None, ...],
+        likenesses: tuple[float, ...] | None = None,
+        *,
+        cheap_first: bool = False,
+    ) -> Field:
         """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in)."""
-        key = (refusals, cheap_first)
+        key = (refusals, likenesses, cheap_first)
         if (known := self.fields.get(key)) is None:
             candidates = [
-                candidate if refusal is None else replace(candidate, refusal=refusal)
-                for group, refusal in zip(self.groups, refusals, strict=True)
+                candidate
+                if refusal is None and likeness is None
+                else replace(candidate, refusal=refusal or candidate.refusal, likeness=likeness)
+                for group, refusal, likeness in zip(
+                    self.groups, refusals, likenesses or (None,) * len(self.groups), strict=True
+                )
                 for candidate in group.candidates
             ]
             preferences = replace(self.preferences, cheap_first=True) if cheap_first else self.preferences
             known = make_field(candidates, preferences)
-            if len(self.fields) < 256:
-                self.fields[key] = known
+            if len(self.fields) >= FIELDS_KEPT:
+                self.fields.clear()
+            self.fields[key] = known
         return known
+
+
+FIELDS_KEPT = 256
 
 
 def make_field(candidates: Sequence[Candidate], preferences: Preferences) -> Field:
@@ -137,13 +157,14 @@ def make_field(candidates: Sequence[Candidate], preferences: Preferences) -> Fie
     return Field(tuple(candidates), able, tuple(accumulate(shares)), tuple(shown), left_out, preferences)
 
 
-Rank = tuple[int, ...]
+Rank = tuple[float, ...]
 """Where a candidate stands among those that are not refused: lower is first. `WHY_SPARED` names the places."""
 
 WHY_SPARED = (
     "suspect: only where nobody else can",
     "tried already: only where nobody else can",
     "a narrower service takes it",
+    "another is more alike",
     "near its max_concurrency: only where nobody else can",
     "a cheaper one takes it",
 )
@@ -167,6 +188,7 @@ def ranks_of(fit: Sequence[Candidate], preferences: Preferences) -> list[Rank]:
             c.suspect,
             c.tried,
             -narrowness.get(c.node.service_id, 0),
+            -(c.likeness or 0.0),
             c.near_limit,
             COST.get(c.offer.cost_level, 1) if cheap_first else 0,
         )
@@ -179,13 +201,16 @@ def why_spared(rank: Rank, best: Rank) -> str:
 
 
 def shown_form(candidate: Candidate, share: float, reason: str | None = None) -> dict[str, Any]:
-    return {
+    shown: dict[str, Any] = {
         "service_id": candidate.node.service_id,
         "node_id": candidate.node.node_id,
         "eligible": candidate.refusal is None,
         "reasons": [] if reason is None else [reason],
         "share": round(share, 4),
     }
+    if candidate.likeness is not None:
+        shown["likeness"] = round(candidate.likeness, 4)
+    return shown
 
 
 def shares_of(able: Sequence[Candidate], weights: Mapping[str, int] | None) -> list[float]:

@@ -6,6 +6,7 @@ spaces between words, as overlapping pairs of characters.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from rapidfuzz import fuzz, process
 
@@ -41,6 +42,10 @@ def likeness(wanted: str, offered: str) -> float:
     if not asked or not said:
         return 0.0
     return sum(best_of(word, said) for word in asked) / len(asked)
+
+
+remembered_likeness = lru_cache(maxsize=4096)(likeness)
+"""`likeness` of pairs that come again and again."""
 
 
 class Vocabulary:

@@ -100,8 +100,8 @@ class Tables:
         ]
         preferences = Preferences(
             weights,
-            narrow_first=route is None,
-            cheap_first=route is not None and route.strategy.type == "cost_aware",
+            narrow_first=strategy is None or strategy.type == "fuzzy",
+            cheap_first=strategy is not None and strategy.type == "cost_aware",
             shown_at_most=self.shown_at_most,
         )
-        return Pool(candidates, preferences)
+        return Pool(candidates, preferences, by_words=strategy is not None and strategy.type == "fuzzy")

@@ -80,6 +80,8 @@ def test_a_mistake_in_match_is_named_by_its_pointer(match, path):
         ({"strategy": {"type": "sticky", "key": "input."}}, "/strategy/key"),
         ({"strategy": {"type": "sticky", "key": "urgency"}}, "/strategy/key"),
         ({"strategy": {"type": "least_loaded", "key": "caller"}}, "/strategy/key"),
+        ({"strategy": {"type": "fuzzy", "min_score": 0}}, "/strategy/min_score"),
+        ({"strategy": {"type": "fuzzy", "text": "x"}}, "/strategy/text"),
         ({"canary": 5}, "/canary"),
         ({"canary": {"percent": 5}}, "/canary/service"),
         ({"canary": {"service": "A", "percent": 5}}, "/canary/service"),
@@ -134,7 +136,6 @@ def test_a_mistake_in_a_route_is_named_by_its_pointer(fields, path):
 @pytest.mark.parametrize(
     ("fields", "path"),
     [
-        ({"strategy": {"type": "fuzzy"}}, "/strategy/type"),
         ({"mirror": {"service": "a", "percent": 5}}, "/mirror"),
     ],
 )
