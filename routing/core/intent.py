@@ -70,10 +70,14 @@ def narrowest_fit(envelope: CallEnvelope, capability: str, tables: Tables) -> in
 
 def unread_sentence(reading: Mapping[str, Any], known: Iterable[str], *, min_score: float) -> str:
     """Why no capability was found for an intent, and which are the nearest."""
-    near = [(one["capability"], one["score"]) for one in reading["scores"][:NEAREST]]
-    named = {name for name, _score in near}
+    near = reading["scores"][:NEAREST]
+    named = {one["capability"] for one in near}
     spelled = process.extract(reading["text"], [name for name in known if name not in named], limit=NEAREST - len(near))
-    shown = [f"{name} ({score:.2f})" for name, score in near] + [f"{name} (0.00)" for name, _percent, _at in spelled]
+    shown = [
+        f"{one['capability']} ({one['score']:.2f}{', ' + REFUSES if one.get('reason') == REFUSES else ''})"
+        for one in near
+    ]
+    shown += [f"{name} (0.00)" for name, _percent, _at in spelled]
     why = f"no capability answers the intent (score at least {min_score:g}) and takes the payload"
     return f"{why}; the nearest are {', '.join(shown)}" if shown else f"{why}: none is known"
 
