@@ -195,7 +195,7 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
     answers_503 = taken is not None and taken.action == "return_503"
     wait_ms = taken.wait_ms if taken is not None and answers_503 else None
     ending = Ending(
-        "no_available_node" if answers_503 else search.condition,
+        "no_available_node" if answers_503 and search.condition == "rate_limited" else search.condition,
         no_node_sentence(journey.envelope, search.found),
         retry_after_ms=policy.retry_after_ms if wait_ms is None else wait_ms,
     )
