@@ -85,10 +85,15 @@ class Field:
         return make_field([change(c) if c.refusal is None else c for c in self.candidates], self.preferences)
 
 
+FIELDS_KEPT = 256
+CANDIDATES_KEPT = 100_000
+"""In all fields of one pool together, so that a large pool under a fuzzy route does not fill the memory."""
+
+
 class Pool:
     """All providers a route may use, grouped; `field` is remembered per set of groups that take the call."""
 
-    __slots__ = ("fields", "groups", "preferences")
+    __slots__ = ("fields", "fields_kept", "groups", "preferences")
 
     def __init__(self, candidates: Iterable[Candidate], preferences: Preferences, *, by_words: bool = False):
         grouped: dict[tuple[str, frozenset[str], str], list[Candidate]] = {}
@@ -102,6 +107,8 @@ class Pool:
         )
         self.preferences = preferences
         self.fields: dict[tuple[Any, ...], Field] = {}
+        count = sum(len(group.candidates) for group in self.groups)
+        self.fields_kept = min(FIELDS_KEPT, max(8, CANDIDATES_KEPT // max(1, count)))
 
     def field(
         self,
@@ -124,13 +131,10 @@ class Pool:
             ]
             preferences = replace(self.preferences, cheap_first=True) if cheap_first else self.preferences
             known = make_field(candidates, preferences)
-            if len(self.fields) >= FIELDS_KEPT:
+            if len(self.fields) >= self.fields_kept:
                 self.fields.clear()
             self.fields[key] = known
         return known
-
-
-FIELDS_KEPT = 256
 
 
 def make_field(candidates: Sequence[Candidate], preferences: Preferences) -> Field:

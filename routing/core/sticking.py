@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from receipts.core.envelope import digest_of
 from receipts.core.journey import Journey
 from routing.core.conditions import MISSING, Source, value_at
+
+MAX_KEY = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class CallKey:
         return ".".join((self.source, *self.path))
 
     def of(self, journey: Journey) -> str | None:
-        """The value as JSON, so that 5 and "5" differ; None where the call has none (or null)."""
+        """The value as JSON, so that 5 and "5" differ, a long one by its digest; None where there is none (or null)."""
         match self.source:
             case "session_id":
                 value = journey.envelope.session_id
@@ -33,7 +36,8 @@ class CallKey:
                 value = value_at(journey.envelope, Source(self.source), self.path)
         if value is MISSING or value is None:
             return None
-        return msgspec.json.encode(value, order="deterministic").decode()
+        text = msgspec.json.encode(value, order="deterministic").decode()
+        return text if len(text) <= MAX_KEY else digest_of(value)
 
 
 @dataclass(frozen=True, slots=True)

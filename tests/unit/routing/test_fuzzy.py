@@ -94,3 +94,12 @@ def test_many_different_texts_do_not_grow_what_is_remembered():
         decide(found, intent=f"summarize {'reports ' * (n % 7)} w{n} x{n % 11} y{n % 13}")
     (pool,) = found.pools.values()
     assert len(pool.fields) <= 256
+
+
+def test_a_large_pool_remembers_fewer_fields():
+    nodes = [a_node(f"s{n}/1", an_offer(description="reports")) for n in range(5_000)]
+    found = with_fuzzy(nodes=nodes, min_score=0.01)
+    for n in range(30):
+        decide(found, intent=f"reports {' '.join('abcdefghijklmnopqrstuvwxyz'[:n])}")
+    (pool,) = found.pools.values()
+    assert len(pool.fields) <= 20

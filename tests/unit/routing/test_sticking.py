@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from receipts.core.envelope import digest_of
 from receipts.core.journey import Ended, Journey
 from registry.core.node import Health
 from routing.core.balancing import stuck_to
@@ -76,6 +77,7 @@ def test_more_keys_than_are_remembered_find_their_node_all_the_same():
         (CallKey("input", ("user",)), {"payload": {"user": {"b": 1, "a": 2}}}, '{"a":2,"b":1}'),
         (CallKey("input", ("user",)), {"payload": {"user": None}}, None),
         (CallKey("input", ("user",)), {"payload": 5}, None),
+        (CallKey("input", ("user",)), {"payload": {"user": "u" * 300}}, digest_of("u" * 300)),
     ],
 )
 def test_the_key_of_a_call(key, facts, expected):
