@@ -17,6 +17,7 @@ from registry.core.node import AdminState, Health
 from registry.models import Node, NodeLease
 from registry.serializers import NodeBody
 from routing import review
+from routing.core.pool import WHY_SPARED
 
 SUMMARY = {
     "name": "file_summary",
@@ -71,6 +72,9 @@ def a_revision(author: User, approver: User) -> None:
         {"capability": {"fuzzy": "summary", "min_score": 0.5}, "input.p": {"prefix": "q"}, "input.r": {"pattern": "s"}},
         {"input.gone": {"exists": False}, "input.m": {"gt": 1, "lte": 2}, "input.one": {"in": [1, 2]}},
         {},
+        {"caller": "scheduler"},
+        {"urgency": "normal"},
+        {"input.p": "q"},
     ]
     strategies: list[dict[str, Any]] = [
         {"type": "latency_aware", "services": ["doc-summarizer"]},
@@ -78,6 +82,9 @@ def a_revision(author: User, approver: User) -> None:
         {"type": "exact", "service": "llm"},
         {"type": "least_loaded"},
         {"type": "weighted_random"},
+        {"type": "sticky", "key": "labels.l"},
+        {"type": "cost_aware"},
+        {"type": "fuzzy", "services": ["llm"]},
     ]
     extras: list[dict[str, Any]] = [
         {"node_tags": ["prod"], "node_version": ">=1", "timeout_ms": 500, "retry": {"max_retries": 1}},
@@ -85,6 +92,9 @@ def a_revision(author: User, approver: User) -> None:
         {"fallback_rules": [{"condition": "error", "action": "next_route"}], "allow_callers": ["scheduler"]},
         {"enabled": False, "description": "for later"},
         {},
+        {"canary": {"service": "llm", "percent": 2.5, "sticky_by": "caller"}},
+        {"fallback_rules": [{"condition": "error", "action": "retry", "wait_before_retry_ms": 50}]},
+        {"fallback_rules": [{"condition": "error", "action": "route_to", "service": "llm"}]},
     ]
     rules = [
         {"id": f"r{n}", "match": match, "strategy": strategy, **extra}
@@ -163,6 +173,18 @@ ROUTED = {
     "left_out": {"lease expired": 1},
     "chosen": {"service_id": "doc-summarizer", "node_id": "a"},
 }
+PREFERRED = {
+    "strategy": "fuzzy",
+    "notes": [
+        "canary: 2.5 % to llm, by caller",
+        "sticks to nothing: the call has no caller; the least loaded was chosen",
+    ],
+    "intent": {"text": "报告", "capability": "report", "scores": [{"capability": "report", "score": 0.97}]},
+    "candidates": [
+        {"service_id": "llm", "node_id": "a", "eligible": True, "reasons": [reason], "share": 0.0, "likeness": 0.7}
+        for reason in WHY_SPARED
+    ],
+}
 RECEIPTS: list[tuple[str, Any]] = [
     ("accepted", {"caller": "scheduler"}),
     ("routed", ROUTED),
@@ -173,6 +195,8 @@ RECEIPTS: list[tuple[str, Any]] = [
     ("retry_scheduled", {"wait_ms": 120}),
     ("routed", ROUTED | {"route_id": "auto", "candidates": [], "chosen": None}),
     ("fallback", {"route_id": "r1", "condition": "error", "action": "next_route"}),
+    ("fallback", {"route_id": "r1", "condition": "error", "action": "retry", "rule": 1, "wait_ms": 50}),
+    ("routed", ROUTED | PREFERRED),
     ("recovered", {"action": "retry", "epoch": 2}),
     ("late_result", {"kind": "succeeded"}),
     ("failed", {"code": "upstream_error", "detail": "d"}),

@@ -166,6 +166,14 @@ def test_a_call_tells_what_happened_and_why(administrator: Client, in_use: None)
     page = text(administrator, f"receipts/call/{call.pk}/change")
     for said in ("upstream_error", "Why this node", "lease expired", "40.0 %", "connection refused", "40 %", "+4 ms"):
         assert said in page
+    for said in (
+        "“报告” was read as report",
+        "report 0.97",
+        "canary: 2.5 % to llm",
+        "a narrower service",
+        "likeness 0.7",
+    ):
+        assert said in page
     children = Call.objects.filter(parent_call_id=call.pk)
     assert children and all(f"/admin/receipts/call/{child.pk}/change/" in page for child in children)
 
