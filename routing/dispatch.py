@@ -94,8 +94,12 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
     Raises UnknownParent, IdempotencyConflict, Unavailable (then nothing was accepted).
     """
     journey = await begin(envelope, parts, any_parent=any_parent)
-    step = await first_step(journey, parts)
     keyed = envelope.idempotency_key is not None
+    step = decide(journey, parts)
+    if isinstance(step, Wait):
+        if keyed and (existing := await parts.journal.find_key(envelope.caller, envelope.idempotency_key)):
+            return await join(existing, envelope, parts)
+        step = await first_step(journey, step, parts)
     if keyed and isinstance(step, Stop) and step.ending.code in FREES_KEY:
         keyed = False
         if existing := await parts.journal.find_key(envelope.caller, envelope.idempotency_key):
@@ -171,14 +175,14 @@ def new_trace_id(chance: Random) -> str:
     return f"{chance.getrandbits(128) or 1:032x}"
 
 
-async def first_step(journey: Journey, parts: LiveParts) -> Attempt | Stop:
-    """The first decision that is no rest. A fallback rule's rest comes before the call is accepted: its caller waits,
-    nothing was promised yet, and a call that finds nobody in the end leaves its idempotency key free.
+async def first_step(journey: Journey, step: Step, parts: LiveParts) -> Attempt | Stop:
+    """The first decision from `step` on that is no rest. A fallback rule's rest comes before the call is accepted: its
+    caller waits, nothing was promised yet, and a call that finds nobody in the end leaves its idempotency key free.
 
     Raises Unavailable when the process stops meanwhile.
     """
     taken: tuple[Fallback, ...] = ()
-    while isinstance(step := decide(journey, parts), Wait):
+    while isinstance(step, Wait):
         taken += step.fallbacks
         for fallback in step.fallbacks:
             journey = after_fallback(journey, fallback)
@@ -189,6 +193,7 @@ async def first_step(journey: Journey, parts: LiveParts) -> Attempt | Stop:
             raise Unavailable("the reach is stopping; the call was not accepted") from exc
         finally:
             parts.under_way -= 1
+        step = decide(journey, parts)
     return with_fallbacks(taken, step)
 
 

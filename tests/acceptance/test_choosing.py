@@ -1,6 +1,7 @@
 """Choosing, as callers and operators meet it: over REST, against nodes over HTTP, with the receipts that say why."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +86,19 @@ def test_a_call_waits_by_its_fallback_rule_for_a_node_to_become_free(
     assert sorted("fallback" in one for one in kinds) == [False, True]
     waited = next(one for one in kinds if "fallback" in one)
     assert waited[:4] == ["accepted", "fallback", "routed", "forwarded"]
+
+
+def test_a_repeated_call_is_answered_before_any_waiting(reach: Instance, new_agent: NewAgent, live_routes: Any) -> None:
+    agent = new_agent(answers("once"))
+    key = f"waits-{agent.capability}"
+    assert agent.call(idempotency_key=key).status == 200
+    rule = {"condition": "no_available_node", "action": "retry", "wait_before_retry_ms": 20_000}
+    strategy = {"type": "exact", "service": "gone"}
+    live_routes({"id": "r", "match": {"capability": agent.capability}, "strategy": strategy, "fallback_rules": [rule]})
+    started = time.monotonic()
+    again = agent.call(idempotency_key=key)
+    assert (again.status, again.json["output"], again.json["replayed"]) == (200, "once", True)
+    assert time.monotonic() - started < 10
 
 
 def test_a_call_is_handed_to_another_capability_and_shown_under_it(
