@@ -344,6 +344,12 @@ REACH_MAX_RETRIES = limit("REACH_MAX_RETRIES", 2, "retries", "five made the arti
 REACH_RETRY_BASE_DELAY_MS = limit("REACH_RETRY_BASE_DELAY_MS", 100, "ms", "doubled each time, times 0.5 to 1.5")
 REACH_RETRY_TOTAL_MS = limit("REACH_RETRY_TOTAL_MS", 30_000, "ms", "no attempt starts later after the first forward")
 REACH_IDLE_TIMEOUT_S = limit("REACH_IDLE_TIMEOUT_S", 30.0, "s", "silence after a first `running` ends an attempt")
+REACH_STREAM_LINES_PER_S = limit(
+    "REACH_STREAM_LINES_PER_S", 1000, "lines", "of a node's NDJSON answer; faster ones are held back, others go first"
+)
+REACH_STREAM_RECEIPTS_PER_S = limit(
+    "REACH_STREAM_RECEIPTS_PER_S", 10, "receipts", "kept of such an answer; more would only fill the call's timeline"
+)
 REACH_CONNECT_TIMEOUT_S = limit("REACH_CONNECT_TIMEOUT_S", 2.0, "s", "a node that takes longer is not reachable")
 REACH_NODE_KEEPALIVE_S = limit(
     "REACH_NODE_KEEPALIVE_S", 1.5, "s", "idle connections to nodes; below the 2 s after which common servers close them"

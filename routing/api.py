@@ -18,9 +18,10 @@ from registry.clock import now_millis
 from registry.errors import UnsupportedMediaType
 from registry.http import AsyncAPIView, described, invalid_parameter, is_json, json_response
 from routing.core.plan import Attempt, Stop, Wait, matching_ids
+from routing.core.reports import PostedReceipt, parse_receipt
 from routing.dispatch import Result, begin, decide, ended_call, fallback_document, submit, why_document
 from routing.live import parts
-from routing.node_receipts import PostedReceipt, parse_receipt, take_receipt
+from routing.node_receipts import take_receipt
 
 ANY_CALLER = ("observe", "operate", "dispatch")
 

@@ -31,7 +31,9 @@ from routing import observing
 from routing.core.intent import read_intent
 from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, after_fallback, next_step, with_fallbacks
 from routing.core.pool import standing_refusal
+from routing.core.reports import Report
 from routing.live import LiveParts
+from routing.streaming import StreamedReceipts
 
 END_GRACE_S = 2.0
 """Beyond its deadline a caller waits so long (s) for the end to be written."""
@@ -433,6 +435,7 @@ async def carry(
     started = loop.time()
     deadline_at = started + ((journey.deadline_millis or 0) - now_millis()) / 1000
     refreshes: set[asyncio.Task[None]] = set()
+    stream: StreamedReceipts | None = None
     try:
         async with asyncio.timeout_at(deadline_at) as scope:
             live = LiveAttempt(scope, deadline_at, parts.idle_timeout_s)
@@ -442,10 +445,18 @@ async def carry(
                 refreshes.add(task)
                 task.add_done_callback(refreshes.discard)
 
+            def hear(told: Report | Outcome) -> None:
+                nonlocal stream
+                if stream is None:
+                    stream = streamed_receipts(live, call, number, node.key, parts)
+                if isinstance(told, Report):
+                    live.hear()
+                stream.take(told)
+
             with parts.journal.following(call.call_id, moved):
                 if send:
                     secret = parts.tables.secrets.get(node.service_id)
-                    outcome = await parts.forwarder.forward(journey, node, number, secret)
+                    outcome = await parts.forwarder.forward(journey, node, number, secret, hear)
                     if outcome.ended is not Ended.ACKNOWLEDGED:
                         parts.load.observe(node.key, loop.time() - started)
                         return outcome
@@ -459,7 +470,19 @@ async def carry(
     except TimeoutError:
         parts.load.observe(node.key, loop.time() - started)
         return live.verdict()
+    finally:
+        if stream is not None:
+            stream.over = True
     raise AssertionError("an attempt ends by an outcome or by time")
+
+
+def streamed_receipts(
+    live: LiveAttempt, call: OpenCall, number: int, node: tuple[str, str], parts: LiveParts
+) -> StreamedReceipts:
+    def note(kind: str, detail: Any = None) -> None:
+        call.note(kind, detail, attempt=number, node=node)
+
+    return StreamedReceipts(note, lambda: write(call, parts), lambda: live.end(None), per_s=parts.stream_receipts_per_s)
 
 
 def became_unable(attempt: Attempt, parts: LiveParts) -> str | None:

@@ -1,7 +1,7 @@
 """One HTTP attempt at one node, as an Outcome. The only file that knows the client library."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import aiohttp
@@ -13,6 +13,7 @@ from registry import clock
 from registry.connecting import GuardedResolver, Refused, make_socket
 from registry.core.node import Node
 from registry.signing import signature_headers
+from routing.core.reports import Lines, Report
 
 
 class InvokeBody(msgspec.Struct, gc=False):
@@ -41,6 +42,9 @@ class NodeAnswer(msgspec.Struct, gc=False):
     output: Any
 
 
+NDJSON = "application/x-ndjson"
+Hear = Callable[[Report | Outcome], None]
+"""Told of each line of an answer that comes line by line; the last is the attempt's outcome."""
 encode = msgspec.json.Encoder().encode
 decode_answer = msgspec.json.Decoder(NodeAnswer).decode
 decode_any = msgspec.json.Decoder().decode
@@ -55,10 +59,11 @@ class Forwarder:
         connect_timeout_s: float,
         keepalive_s: float,
         max_response_bytes: int,
+        lines_per_s: int,
         allowed: Collection[str],
         trace_sample: float = 1.0,
     ):
-        self.max_response_bytes, self.trace_sample = max_response_bytes, trace_sample
+        self.max_response_bytes, self.lines_per_s, self.trace_sample = max_response_bytes, lines_per_s, trace_sample
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
@@ -74,7 +79,7 @@ class Forwarder:
     async def close(self) -> None:
         await self.session.close()
 
-    async def forward(self, journey: Journey, node: Node, attempt: int, secret: bytes | None) -> Outcome:
+    async def forward(self, journey: Journey, node: Node, attempt: int, secret: bytes | None, hear: Hear) -> Outcome:
         """Send the envelope once and read the answer. The caller bounds the time; cancelling closes the connection."""
         envelope = journey.envelope
         call_id = str(journey.call_id)
@@ -109,6 +114,8 @@ class Forwarder:
             async with self.session.post(
                 node.invoke_url, data=body, headers=headers, allow_redirects=False
             ) as response:
+                if response.status == 200 and response.content_type == NDJSON:
+                    return await self.read_lines(response, hear)
                 content = await self.read(response)
                 if content is None:
                     return Outcome(Ended.TOO_LARGE, f"its answer is larger than {self.max_response_bytes} bytes")
@@ -120,6 +127,25 @@ class Forwarder:
             return Outcome(Ended.BROKEN, broke, unreached=True)
         except ValueError as exc:  # an address that is no URL
             return Outcome(Ended.NOT_STARTED, f"the address cannot be used: {exc}")
+
+    async def read_lines(self, response: aiohttp.ClientResponse, hear: Hear) -> Outcome:
+        """Pass on each line until there is a last word. Who talks faster than `lines_per_s` is not listened to for the
+        rest of the second: TCP holds the node back, and other calls have their turn."""
+        loop = asyncio.get_running_loop()
+        lines = Lines(self.max_response_bytes)
+        since, before = loop.time(), 0
+        async for content in response.content.iter_any():
+            for told in lines.feed(content):
+                hear(told)
+                if isinstance(told, Outcome):
+                    return told
+            if lines.number - before > self.lines_per_s:
+                await asyncio.sleep(since + 1 - loop.time())
+                since, before = loop.time(), lines.number
+        for told in lines.end():
+            hear(told)
+        assert isinstance(told, Outcome), "the end of an answer is the end of the attempt"
+        return told
 
     async def read(self, response: aiohttp.ClientResponse) -> bytes | None:
         """The whole answer, or None when it is too large."""

@@ -37,6 +37,7 @@ class LiveParts:
     policy: Policy
     idle_timeout_s: float
     wait_poll_s: float
+    stream_receipts_per_s: int
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
@@ -112,6 +113,7 @@ async def start_parts(role: str) -> LiveParts:
         connect_timeout_s=settings.REACH_CONNECT_TIMEOUT_S,
         keepalive_s=settings.REACH_NODE_KEEPALIVE_S,
         max_response_bytes=settings.REACH_MAX_RESPONSE_BYTES,
+        lines_per_s=settings.REACH_STREAM_LINES_PER_S,
         allowed=allowed_addresses(),
         trace_sample=settings.REACH_TRACE_SAMPLE,
     )
@@ -129,6 +131,7 @@ async def start_parts(role: str) -> LiveParts:
         policy_from_settings(),
         settings.REACH_IDLE_TIMEOUT_S,
         settings.REACH_WAIT_POLL_S,
+        settings.REACH_STREAM_RECEIPTS_PER_S,
     )
 
 

@@ -4,10 +4,8 @@ A `succeeded` ends the call here, whichever process carries it; a `failed` ends 
 carrier, who is told. So a result also arrives when the process that forwarded the envelope is gone.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any
 from uuid import UUID
-
-import msgspec
 
 from receipts.core.journey import Ended, Outcome
 from receipts.core.lifecycle import CallStatus, Kind
@@ -15,10 +13,10 @@ from receipts.errors import CallNotFound, ReceiptRefused
 from receipts.rows import MoveRow, ReceiptRow, json_of
 from registry.auth import Key
 from registry.clock import now_millis
-from registry.core.strict_json import decode_strict
-from registry.errors import Forbidden, InvalidRequest
+from registry.errors import Forbidden
 from registry.log_context import enter_call
 from registry.schemas import compile_schema
+from routing.core.reports import PostedReceipt, reported_outcome, running_detail
 from routing.dispatch import failure_document
 from routing.live import LiveParts
 
@@ -33,38 +31,6 @@ SELECT c.trace_id, c.status, c.seq, c.attempts, c.owner, c.ended_at, c.capabilit
 FROM calls c LEFT JOIN receipts r ON r.call_id = c.id AND r.attempt = %s AND r.kind = 'forwarded'
 WHERE c.id = %s
 """
-
-
-class PostedError(msgspec.Struct, gc=False):
-    """Why the node failed."""
-
-    code: Annotated[str, msgspec.Meta(max_length=128)] = "failed"
-    message: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    retryable: bool | None = None
-
-
-class PostedReceipt(msgspec.Struct, gc=False):
-    """A node's receipt (CONTRACT §5)."""
-
-    attempt: Annotated[int, msgspec.Meta(ge=1, le=1000)]
-    kind: Literal["running", "succeeded", "failed"]
-    progress: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    message: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
-    output: Any = msgspec.UNSET
-    error: PostedError | None = None
-
-
-receipt_decoder = msgspec.json.Decoder(PostedReceipt)
-
-
-def parse_receipt(body: bytes, *, max_depth: int, max_containers: int) -> PostedReceipt:
-    """JSON → PostedReceipt. Raises InvalidRequest naming the field."""
-    posted = decode_strict(body, receipt_decoder, max_depth=max_depth, max_containers=max_containers)
-    if posted.kind == "succeeded" and posted.output is msgspec.UNSET:
-        raise InvalidRequest("succeeded needs an output", [{"path": "/output", "message": "is required"}])
-    if posted.kind == "failed" and posted.error is None:
-        raise InvalidRequest("failed needs an error", [{"path": "/error", "message": "is required"}])
-    return posted
 
 
 async def take_receipt(call_id: UUID, posted: PostedReceipt, key: Key, parts: LiveParts) -> str:
@@ -106,17 +72,10 @@ Document = tuple[str, str | None]
 def receipt_document(posted: PostedReceipt, row: dict[str, Any], parts: LiveParts) -> Document:
     """The receipt as it will stand. An output that its declared schema refuses is a failed attempt."""
     if posted.kind == "running":
-        facts = {"progress": posted.progress, "message": posted.message}
-        told = {name: value for name, value in facts.items() if value is not None}
+        told = running_detail(posted)
         return Kind.RUNNING, json_of(told).decode() if told else None
     if posted.kind == "failed":
-        assert posted.error is not None
-        error = posted.error
-        said = " – ".join(part for part in (error.code, error.message) if part)
-        outcome = Outcome(
-            Ended.FAILED, f"reported {said}", error=msgspec.to_builtins(error), retryable=error.retryable is not False
-        )
-        return Kind.ATTEMPT_FAILED, json_of(failure_document(outcome)).decode()
+        return Kind.ATTEMPT_FAILED, json_of(failure_document(reported_outcome(posted))).decode()
     node = parts.tables.nodes.get((row["service_id"], row["node_id"]))
     offer = node.offers.get(row["capability"]) if node is not None else None
     schema = offer.output if offer is not None else compile_schema(None)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,26 @@ def waits_for(gate: threading.Event, then: Behaviour | None = None) -> Behaviour
         while not gate.is_set():
             await asyncio.sleep(0.005)
         return await after(invocation)
+
+    return behave
+
+
+def streams(*said: dict[str, Any] | bytes | float | threading.Event) -> Behaviour:
+    """NDJSON, bit by bit: a document is a line, bytes are sent as they are; a number rests so long (s), an event is
+    waited for."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        for one in said:
+            if isinstance(one, threading.Event):
+                while not one.is_set():
+                    await asyncio.sleep(0.005)
+            elif isinstance(one, float):
+                await asyncio.sleep(one)
+            else:
+                yield one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n"
+
+    async def behave(_invocation: Invocation) -> web.Response:
+        return web.Response(body=lines(), headers={"Content-Type": "application/x-ndjson"})
 
     return behave
 
