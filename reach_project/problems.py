@@ -15,7 +15,7 @@ from django.http import Http404, HttpResponse
 from psycopg_pool import PoolTimeout
 from rest_framework import exceptions as drf
 
-from receipts.errors import CallFailed, CallNotFound, IdempotencyConflict, ReceiptRefused, UnknownParent
+from receipts.errors import CallEnded, CallFailed, CallNotFound, IdempotencyConflict, ReceiptRefused, UnknownParent
 from registry import errors, refusals
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ CODE_OF: dict[type[Exception], str] = {
     drf.MethodNotAllowed: "method_not_allowed",
     errors.Conflict: "conflict",
     ReceiptRefused: "conflict",
+    CallEnded: "conflict",
     IdempotencyConflict: "idempotency_conflict",
     errors.PayloadTooLarge: "payload_too_large",
     errors.UnsupportedMediaType: "unsupported_media_type",

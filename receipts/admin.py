@@ -9,23 +9,25 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
-from unfold.decorators import display
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
+from receipts.cancelling import cancel_call
 from receipts.core.lifecycle import TERMINAL, CallStatus, Kind
 from receipts.core.trace_context import valid_trace_id
+from receipts.errors import CallEnded, CallNotFound
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
-from receipts.wording import CALL_STATUS, NOBODY_CHOSEN, PROBLEM, RECEIPT, STRATEGY
-from registry.admin import ServiceFilter, SinceFilter
+from receipts.wording import CALL_STATUS, NOBODY_CHOSEN, NODE_NOT_TOLD, PROBLEM, RECEIPT, STRATEGY
+from registry.admin import AUDIT_ROWS_SHOWN, ServiceFilter, SinceFilter, audit_rows
 from registry.console import (
     BAD,
     BUSY,
@@ -37,6 +39,8 @@ from registry.console import (
     Empty,
     LinkFilter,
     ReadOnlyAdmin,
+    actor,
+    back_to,
     badge,
     between,
     duration,
@@ -47,7 +51,7 @@ from registry.console import (
     unbroken,
     yes,
 )
-from registry.models import Capability
+from registry.models import AuditEvent, Capability
 from registry.wording import label, said
 
 TONE = {
@@ -139,7 +143,7 @@ class CallAdmin(ReadOnlyAdmin):
     sortable_by = ()
     paginator = InfinitePaginator
     show_full_result_count = False
-    actions = None
+    actions = ("cancel",)
     detail_template = "admin/receipts/call.html"
     empty = Empty(
         gettext_lazy("No call yet"),
@@ -190,6 +194,23 @@ class CallAdmin(ReadOnlyAdmin):
         code = loaded(call.error)["code"]
         return format_html('<span class="reach-mono" title="{}">{}</span>', label(PROBLEM, code), code)
 
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("receipts.change_call")
+
+    @action(description=gettext_lazy("Cancel: end what is still open"), permissions=["cancel"])
+    def cancel(self, request: HttpRequest, calls: QuerySet[Call]) -> HttpResponse | None:
+        ended = 0
+        for call_id in calls.values_list("pk", flat=True):
+            with suppress(CallNotFound, CallEnded):
+                cancel_call(call_id, by=actor(request), audited=True)
+                ended += 1
+        if ended:
+            told = ngettext("%(n)s call is cancelled.", "%(n)s calls are cancelled.", ended) % {"n": ended}
+            self.message_user(request, told, messages.SUCCESS)
+        else:
+            self.message_user(request, _("Nothing to cancel: it has ended already."), messages.WARNING)
+        return back_to(request)
+
     def details(self, request: HttpRequest, obj: Call) -> dict[str, Any]:
         receipts = list(Receipt.objects.filter(call_id=obj.pk).order_by("seq")[:RECEIPTS_SHOWN])
         request_document = loaded(obj.request) or {}
@@ -208,6 +229,10 @@ class CallAdmin(ReadOnlyAdmin):
             "timeline": [step_of(receipt, obj.accepted_at) for receipt in receipts],
             "trace": tree_rows(calls),
             "trace_url": f"{self.list_url()}?trace_id={obj.trace_id}",
+            "history": audit_rows(AuditEvent.objects.filter(target=str(obj.pk)).order_by("-pk")[:AUDIT_ROWS_SHOWN]),
+            "buttons": [("cancel", _("Cancel"))]
+            if self.has_cancel_permission(request) and obj.ended_at is None
+            else [],
         }
 
 
@@ -284,6 +309,8 @@ def step_of(receipt: Receipt, accepted_at: datetime) -> dict[str, Any]:
     words = label(RECEIPT, receipt.kind)
     if receipt.kind == Kind.ROUTED and not detail.get("chosen"):
         words, tone = str(NOBODY_CHOSEN), WARN
+    if receipt.kind == Kind.LATE_RESULT and "node_told" in detail:
+        words, tone = str(NODE_NOT_TOLD), WARN
     elapsed_ms = between(accepted_at, receipt.at) or 0.0
     return {
         "seq": receipt.seq,
@@ -359,8 +386,10 @@ def told_by(kind: str, detail: Any) -> list[tuple[str, Any]]:
                     _("waits"): duration(detail["wait_ms"]) if detail.get("wait_ms") else None,
                 }
             )
+        case Kind.LATE_RESULT if "node_told" in detail:
+            return facts({_("reason"): said(detail.get("reason", ""))})
         case kind if kind in set(TERMINAL):
-            return facts({_("code"): detail.get("code"), _("detail"): detail.get("detail")})
+            return facts({_("code"): detail.get("code"), _("detail"): said(detail.get("detail") or "")})
         case _:
             return facts({name: compact(value) for name, value in detail.items()})
 

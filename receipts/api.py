@@ -14,13 +14,14 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from receipts.cancelling import cancel_call
 from receipts.core.lifecycle import CallStatus
 from receipts.core.trace_context import valid_trace_id
 from receipts.errors import CallNotFound
 from receipts.journal import Journal
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
-from registry.auth import OBSERVE, Key
+from registry.auth import OBSERVE, Key, check_may
 from registry.errors import Forbidden, InvalidRequest, NotFound
 from registry.http import invalid_parameter, json_response, page
 
@@ -146,6 +147,26 @@ class CallView(APIView):
     def get(self, request: Request, call_id: UUID) -> HttpResponse:
         row = Call.objects.filter(pk=call_id).values(*SHOWN).first()
         return json_response(call_document(seen_by(request.auth, row, call_id)))
+
+
+class CancelView(APIView):
+    """The result is not wanted any more: by its own caller, or by an operator."""
+
+    scopes = {"POST": ("dispatch", "operate")}
+
+    @extend_schema(operation_id="calls_cancel", request=None, responses={202: OpenApiTypes.OBJECT})
+    def post(self, request: Request, call_id: UUID) -> HttpResponse:
+        key: Key = request.auth
+        caller = Call.objects.filter(pk=call_id).values_list("caller", flat=True).first()
+        if caller is None:
+            raise CallNotFound(f"no call {call_id}")
+        is_own = caller == key.caller
+        if not is_own and "operate" not in key.scopes:
+            raise Forbidden("this call belongs to another caller; cancelling it needs the scope operate")
+        if not is_own:
+            check_may(key, "receipts.change_call")
+        cancel_call(call_id, by=key.caller, audited=not is_own)
+        return json_response({"call_id": str(call_id), "status": CallStatus.CANCELLED}, status=202)
 
 
 class TraceView(APIView):

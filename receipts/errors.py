@@ -34,6 +34,14 @@ class ReceiptRefused(ReceiptsError):
         self.call_id = call_id
 
 
+class CallEnded(ReceiptsError):
+    """The call has ended; there is nothing left to cancel."""
+
+    def __init__(self, detail: str, call_id: UUID):
+        super().__init__(detail)
+        self.call_id = call_id
+
+
 class CallFailed(ReceiptsError):
     """The call ended in vain: how, and which call it was."""
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
+
+from registry.wording import SENTENCES
 
 CALL_STATUS: Mapping[str, Promise] = {
     "accepted": _("Accepted"),
@@ -41,6 +44,7 @@ STRATEGY: Mapping[str, Promise] = {
     "sticky": _("always the same"),
 }
 NOBODY_CHOSEN = _("No node could be chosen")
+NODE_NOT_TOLD = _("The node could not be told that the call is cancelled")
 PROBLEM: Mapping[str, Promise] = {
     "invalid_request": _("The request is malformed."),
     "forbidden": _("The caller may not do this."),
@@ -57,3 +61,13 @@ PROBLEM: Mapping[str, Promise] = {
     "deadline_exceeded": _("The time was spent before an answer came."),
     "cancelled": _("The call was cancelled before it ended."),
 }
+
+SENTENCES.extend(
+    [
+        gettext_noop("cancelled by %(who)s"),
+        gettext_noop("did not answer within %(seconds)s s"),
+        gettext_noop("its answer ended without a last word, succeeded or failed"),
+        gettext_noop("line %(n)s of its answer is no receipt: %(reason)s"),
+        gettext_noop("line %(n)s of its answer is larger than %(size)s bytes"),
+    ]
+)

@@ -48,6 +48,7 @@ AUDIT_ACTION: Mapping[str, Promise] = {
     "create key": _("made a key"),
     "revoke key": _("revoked a key"),
     "create user": _("created a user"),
+    "cancel call": _("cancelled a call"),
     "add": _("added"),
     "edit": _("edited"),
     "delete": _("deleted"),

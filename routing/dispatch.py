@@ -273,6 +273,8 @@ async def dispatch(
             parts.load.release(node.key)
         if outcome is None:
             result = await told_by_the_database(call, parts)
+            if result.ending.code == CallStatus.CANCELLED:
+                parts.tell_cancelled(node.key, call.call_id, number)
             observing.attempted(journey, attempt, number, told_outcome(result.ending), started_ns)
             return result
         if outcome.unreached:
@@ -301,7 +303,8 @@ async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | 
         call.note(Kind.RETRY_SCHEDULED, {"wait_ms": step.wait_ms}, attempt=journey.attempts or None)
         if not await write(call, parts, due_ms=now_millis() + step.wait_ms):
             return await told_by_the_database(call, parts)
-        await asyncio.sleep(step.wait_ms / 1000)
+        if await ends_meanwhile(call, parts, step.wait_ms / 1000):
+            return await told_by_the_database(call, parts)
         journey = replace(journey, waited=journey.attempts)
         step = decide(journey, parts)
     for fallback in step.why.fallbacks:
@@ -312,6 +315,20 @@ async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | 
     if not await begin_attempt(call, journey, step, parts):
         return await told_by_the_database(call, parts)
     return replace(journey, idempotent=step.chosen.offer.idempotent), step
+
+
+async def ends_meanwhile(call: OpenCall, parts: LiveParts, rest_s: float) -> bool:
+    """Rest, unless the call is ended by somebody else: nobody is to wait for a retry that will not be."""
+    moved = asyncio.Event()
+    with parts.journal.following(call.call_id, moved.set), suppress(TimeoutError):
+        async with asyncio.timeout(rest_s):
+            while True:
+                await moved.wait()
+                moved.clear()
+                with suppress(Unavailable):  # the next write tells
+                    if (await read_call(parts.journal, UUID(call.call_id))).ending is not None:
+                        return True
+    return False
 
 
 async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: LiveParts) -> bool:

@@ -128,6 +128,25 @@ class Forwarder:
         except ValueError as exc:  # an address that is no URL
             return Outcome(Ended.NOT_STARTED, f"the address cannot be used: {exc}")
 
+    async def tell_cancelled(self, url: str, call_id: str, attempt: int, secret: bytes | None) -> str | None:
+        """Tell a node that an attempt's result is not wanted any more; what went wrong, if anything did.
+
+        The caller bounds the time. A node that knows of no such attempt (404) has nothing to stop.
+        """
+        body = encode({"call_id": call_id, "attempt": attempt})
+        headers = {"Content-Type": "application/json"}
+        if secret is not None:
+            headers |= signature_headers(secret, f"{call_id}.{attempt}.cancel", clock.now_millis() // 1000, body)
+        try:
+            async with self.session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                return None if response.status < 300 or response.status == 404 else f"answered {response.status}"
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
+            return connect_sentence(exc)
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as exc:
+            return f"the connection broke ({type(exc).__name__})"
+        except ValueError as exc:
+            return f"the address cannot be used: {exc}"
+
     async def read_lines(self, response: aiohttp.ClientResponse, hear: Hear) -> Outcome:
         """Pass on each line until there is a last word. Who talks faster than `lines_per_s` is not listened to for the
         rest of the second: TCP holds the node back, and other calls have their turn."""

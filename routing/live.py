@@ -3,16 +3,20 @@
 import asyncio
 import logging
 import random
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 from django.conf import settings
 
+from receipts.cancelling import note_not_told
 from receipts.journal import Journal
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
-from registry.core.node import Tier
+from registry.core.node import Node, Tier
 from registry.database import conninfo
 from registry.errors import Unavailable
 from registry.health import SUSPECT
@@ -38,6 +42,7 @@ class LiveParts:
     idle_timeout_s: float
     wait_poll_s: float
     stream_receipts_per_s: int
+    cancel_timeout_s: float
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
@@ -53,15 +58,37 @@ class LiveParts:
     def suspect(self, node: tuple[str, str], reason: str) -> None:
         """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""
         if self.load.suspect(node):
-            task = asyncio.get_running_loop().create_task(self.tell_suspicion(node, reason))
-            self.telling.add(task)
-            task.add_done_callback(self.telling.discard)
+            self.tell(self.tell_suspicion(node, reason))
 
     async def tell_suspicion(self, node: tuple[str, str], reason: str) -> None:
         try:
             await self.journal.read(SUSPECT, [node[0]], [node[1]], [reason])
         except Unavailable:
             log.warning("%s/%s is suspected here alone: the database is away", *node)
+
+    def tell_cancelled(self, node: tuple[str, str], call_id: str, attempt: int) -> None:
+        """A call was cancelled while a node worked on it: tell the node, where it wants to know. Nobody waits."""
+        known = self.tables.nodes.get(node)
+        if known is not None and known.cancel_url is not None:
+            self.tell(self.told_cancelled(known, known.cancel_url, call_id, attempt))
+
+    async def told_cancelled(self, node: Node, url: str, call_id: str, attempt: int) -> None:
+        wrong: str | None = f"did not answer within {self.cancel_timeout_s:g} s"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.cancel_timeout_s):
+                secret = self.tables.secrets.get(node.service_id)
+                wrong = await self.forwarder.tell_cancelled(url, call_id, attempt, secret)
+        if wrong is None:
+            return
+        log.warning("call %s is cancelled and %s/%s could not be told: %s", call_id, *node.key, wrong)
+        with suppress(Unavailable):  # the log has it
+            await note_not_told(self.journal, call_id, attempt, node.key, wrong)
+
+    def tell(self, telling: Coroutine[Any, Any, None]) -> None:
+        """Say something to somebody while calls go on."""
+        task = asyncio.get_running_loop().create_task(telling)
+        self.telling.add(task)
+        task.add_done_callback(self.telling.discard)
 
     async def stop(self) -> None:
         await self.snapshot.stop()
@@ -132,6 +159,7 @@ async def start_parts(role: str) -> LiveParts:
         settings.REACH_IDLE_TIMEOUT_S,
         settings.REACH_WAIT_POLL_S,
         settings.REACH_STREAM_RECEIPTS_PER_S,
+        settings.REACH_CANCEL_TIMEOUT_S,
     )
 
 

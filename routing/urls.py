@@ -22,8 +22,6 @@ urlpatterns = [
     path("dispatch/explain", ExplainView.as_view()),
     path("calls/<uuid:call_id>/receipts", ReceiptsView.as_view()),
     path("calls/<uuid:call_id>/wait", WaitView.as_view()),
-    path("calls/<uuid:call_id>/receipts", ReceiptsView.as_view()),
-    path("calls/<uuid:call_id>/wait", WaitView.as_view()),
     path("routes", RoutesView.as_view()),
     path("route-revisions", RevisionsView.as_view()),
     path("route-revisions/<int:number>", RevisionView.as_view()),

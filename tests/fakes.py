@@ -168,6 +168,9 @@ class FakeNode:
         self.behave = behave or answers()
         self.ready: dict[str, Any] = {"ready": True}
         self.invocations: list[Invocation] = []
+        self.cancels: list[Invocation] = []
+        """What it was told to stop."""
+        self.on_cancel: Behaviour = says(202)
         self._own = OwnLoop("fake node")
         self._runner: web.AppRunner | None = None
         self.port = self._own.run(self._listen(0))
@@ -196,6 +199,7 @@ class FakeNode:
         app.router.add_post("/reach/invoke", self._invoke)
         app.router.add_get("/reach/live", self._live)
         app.router.add_post("/reach/ready", self._ready)
+        app.router.add_post("/reach/cancel", self._cancel)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True)
@@ -212,6 +216,13 @@ class FakeNode:
 
     async def _ready(self, _request: web.Request) -> web.Response:
         return web.json_response(self.ready)
+
+    async def _cancel(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        told = Invocation(json.loads(body), body, dict(request.headers))
+        self.cancels.append(told)
+        answer = await self.on_cancel(told)
+        return web.Response(status=500) if answer is None else answer
 
     async def _invoke(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()

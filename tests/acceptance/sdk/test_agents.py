@@ -2,9 +2,12 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +20,7 @@ from tests.acceptance.kinds import a_reach
 from tests.acceptance.sdk.agents import (
     AgentProcess,
     agent_reach,
+    environment,
     key_for,
     node_of,
     probe,
@@ -120,6 +124,55 @@ def work(payload, ctx):
 
 client.start()
 """
+
+
+CANCELLED = """
+from agent_reach import AgentClient, Capability
+
+client = AgentClient(service_id="{service}", reach_addr="{url}")
+client.register_capability(Capability(name="{service}_long"))
+
+@client.handle("{service}_long")
+def work(payload, ctx):
+    print("at work", flush=True)
+    print("told" if ctx.cancelled.wait(20) else "never told", flush=True)
+
+client.start()
+"""
+CANCELLER = """
+import sys
+from agent_reach import Conflict, ReachClient
+
+with ReachClient() as client:
+    client.cancel(sys.argv[1])
+    try:
+        client.cancel(sys.argv[1])
+    except Conflict as exc:
+        print("once only:", exc.call_id)
+"""
+
+
+def test_a_cancel_by_the_client_reaches_the_handler(reach: Instance, spawn: Spawn, tmp_path: Path) -> None:
+    script = CANCELLED.format(service="patient", url=reach.url)
+    agent = spawn(script, reach=reach, key=key_for(reach, "patient"))
+    wait_ready(reach, "patient", agent)
+    key = key_for(reach, "impatient")
+    body = {"capability": "patient_long", "payload": {}}
+    with ThreadPoolExecutor(1) as person:
+        asked = person.submit(reach.request, "POST", "/api/v1/dispatch", body, key=key)
+        wait_until(lambda: "at work" in agent.output, "the handler is at work")
+        call_id = reach.request("GET", "/api/v1/calls?capability=patient_long", key=key).json["results"][0]["call_id"]
+        done = subprocess.run(
+            [sys.executable, "-c", CANCELLER, call_id],
+            env=environment(reach.url, key),
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+        assert done.stdout.strip() == f"once only: {call_id}", done.stderr
+        assert asked.result(timeout=5).json["code"] == "cancelled"
+    wait_until(lambda: "told" in agent.output, "ctx.cancelled is set")
+    assert "never told" not in agent.output
 
 
 @dataclass

@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from receipts.models import Call, Receipt
 from registry import changes
 from registry.auth import find_key
 from registry.models import ApiKey, AuditEvent, Node
@@ -17,6 +18,7 @@ from tests.integration.dashboard.sample import a_node
 pytestmark = pytest.mark.django_db
 NODES = "/admin/registry/node/"
 KEYS = "/admin/registry/apikey/"
+CALLS = "/admin/receipts/call/"
 
 
 def act(client: Client, verb: str, *things: Any, url: str = NODES, **more: Any) -> Any:
@@ -229,3 +231,29 @@ def test_what_is_done_to_people_is_written_down(administrator: Client) -> None:
 def test_only_a_superuser_makes_superusers(as_person: Any) -> None:
     page = as_person("admin").get("/admin/auth/user/1/change/", follow=True).content.decode()
     assert 'name="is_superuser"' not in page
+
+
+# --- Calls -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_open_call_is_cancelled_and_it_is_written_down(operator: Client, in_use: None) -> None:
+    call = Call.objects.filter(status="running").first()
+    page = f"{CALLS}{call.pk}/change/"
+    assert 'value="cancel"' in operator.get(page).content.decode()
+    assert "1 call is cancelled." in said(act(operator, "cancel", call, url=CALLS))
+    call.refresh_from_db()
+    assert (call.status, call.due_at, call.ended_at is not None) == ("cancelled", None, True)
+    receipt = Receipt.objects.filter(call_id=call.pk).order_by("seq").last()
+    assert (receipt.kind, receipt.seq) == ("cancelled", call.seq)
+    assert AuditEvent.objects.filter(action="cancel call", actor="user:olga", target=str(call.pk)).count() == 1
+    shown = operator.get(page).content.decode()
+    assert 'value="cancel"' not in shown and "cancelled a call" in shown
+    assert "has ended already" in said(act(operator, "cancel", call, url=CALLS))
+
+
+def test_a_viewer_cancels_nothing(viewer: Client, in_use: None) -> None:
+    call = Call.objects.filter(status="running").first()
+    assert 'value="cancel"' not in viewer.get(f"{CALLS}{call.pk}/change/").content.decode()
+    act(viewer, "cancel", call, url=CALLS)
+    call.refresh_from_db()
+    assert call.status == "running"
