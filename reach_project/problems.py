@@ -17,6 +17,7 @@ from rest_framework import exceptions as drf
 
 from receipts.errors import CallEnded, CallFailed, CallNotFound, IdempotencyConflict, ReceiptRefused, UnknownParent
 from registry import errors, refusals
+from routing.errors import Overloaded
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ CODE_OF: dict[type[Exception], str] = {
     errors.UnsupportedMediaType: "unsupported_media_type",
     drf.UnsupportedMediaType: "unsupported_media_type",
     errors.Unavailable: "unavailable",
+    Overloaded: "overloaded",
     OperationalError: "unavailable",
     InterfaceError: "unavailable",
     PoolTimeout: "unavailable",
@@ -149,7 +151,7 @@ def facts_of(exc: Exception) -> dict[str, Any]:
         facts["call_id"] = str(call_id)
     if conflicts := getattr(exc, "conflicts", None):
         facts["conflicts"] = list(conflicts)
-    if isinstance(exc, errors.Unavailable):
+    if isinstance(exc, errors.Unavailable | Overloaded):
         facts["retry_after_ms"] = exc.retry_after_ms
     return facts
 

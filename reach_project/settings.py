@@ -354,6 +354,15 @@ REACH_CONNECT_TIMEOUT_S = limit("REACH_CONNECT_TIMEOUT_S", 2.0, "s", "a node tha
 REACH_NODE_KEEPALIVE_S = limit(
     "REACH_NODE_KEEPALIVE_S", 1.5, "s", "idle connections to nodes; below the 2 s after which common servers close them"
 )
+REACH_MAX_IN_FLIGHT = limit(
+    "REACH_MAX_IN_FLIGHT", 4000, "calls", "of one process; each has two sockets and 30 KB: 8,000 open files, 120 MB"
+)
+REACH_MAX_WAITING_ROWS = limit(
+    "REACH_MAX_WAITING_ROWS",
+    4096,
+    "rows",
+    "that wait for a commit: sixteen full ones; new calls would only wait too",
+)
 REACH_CANCEL_TIMEOUT_S = limit("REACH_CANCEL_TIMEOUT_S", 2.0, "s", "a node is told of a cancelled call for so long")
 REACH_IDEMPOTENCY_TTL_S = limit("REACH_IDEMPOTENCY_TTL_S", 86_400, "s", "how long an idempotency key is remembered")
 REACH_RETRY_AFTER_MS = limit("REACH_RETRY_AFTER_MS", 1000, "ms", "advice on 503 where no route says otherwise")

@@ -55,7 +55,9 @@ class DispatchView(AsyncAPIView):
     async def post(self, request: Request) -> HttpResponse:
         key: Key = request.auth
         envelope = envelope_of(request, key)
-        result = await submit(envelope, parts(), any_parent="operate" in key.scopes)
+        live = parts()
+        with live.admitted(envelope.urgency):
+            result = await submit(envelope, live, any_parent="operate" in key.scopes)
         return result_response(result)
 
 

@@ -16,6 +16,14 @@ class RoutingError(ReachError):
     """Root of this app's errors."""
 
 
+class Overloaded(RoutingError):
+    """This process has too much to do for a call of this urgency; nothing was accepted."""
+
+    def __init__(self, detail: str, retry_after_ms: int):
+        super().__init__(detail)
+        self.retry_after_ms = retry_after_ms
+
+
 class NotAllowed(RoutingError, Forbidden):
     """This person may not make this move."""
 

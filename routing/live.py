@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +21,9 @@ from registry.database import conninfo
 from registry.errors import Unavailable
 from registry.health import SUSPECT
 from routing.core.plan import Policy
+from routing.core.shedding import Bounds, overload
 from routing.core.tables import Tables
+from routing.errors import Overloaded
 from routing.forwarder import Forwarder
 from routing.health import NodeLoad
 from routing.snapshot import Snapshot
@@ -43,6 +45,9 @@ class LiveParts:
     wait_poll_s: float
     stream_receipts_per_s: int
     cancel_timeout_s: float
+    bounds: Bounds
+    in_flight: int = 0
+    """Calls that somebody waits for here, those included that join another or wait for their first commit."""
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
@@ -54,6 +59,18 @@ class LiveParts:
         if (tables := self.snapshot.tables) is None:
             raise Unavailable("the reach is starting: its tables are not loaded yet")
         return tables
+
+    @contextmanager
+    def admitted(self, urgency: str) -> Iterator[None]:
+        """Count one more call in flight. Raises Overloaded when there is no room for one of this urgency."""
+        waiting_rows = len(self.journal.new_calls.waiting) + len(self.journal.moves.waiting)
+        if why := overload(urgency, self.bounds, in_flight=self.in_flight, waiting_rows=waiting_rows):
+            raise Overloaded(why, self.policy.retry_after_ms)
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
 
     def suspect(self, node: tuple[str, str], reason: str) -> None:
         """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""
@@ -160,6 +177,7 @@ async def start_parts(role: str) -> LiveParts:
         settings.REACH_WAIT_POLL_S,
         settings.REACH_STREAM_RECEIPTS_PER_S,
         settings.REACH_CANCEL_TIMEOUT_S,
+        Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS),
     )
 
 
