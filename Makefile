@@ -14,7 +14,7 @@ help:
 	@echo "make fix     lint and format, repaired"
 	@echo "make messages     texts that pages show: collected, and their translations compiled"
 	@echo "make screenshots  docs/screenshots/, taken anew with the system's Chromium"
-	@echo "make bench   cost per call, measured"
+	@echo "make bench   cost per call, measured; BASE=commit compares with that commit"
 
 install:
 	@$(PYTHON) install.py requirements-client.txt
@@ -55,7 +55,7 @@ fix: install-dev
 	$(VENV_PYTHON) -m ruff format .
 
 bench: install-dev
-	$(VENV_PYTHON) -m bench.run $(ARGS)
+	$(VENV_PYTHON) -m bench.run $(if $(BASE),--base "$(BASE)") $(ARGS)
 
 messages: install-dev
 	$(VENV_PYTHON) manage.py reach_messages

@@ -1,9 +1,9 @@
 """The node behind every target: answers at once, costs little, counts what it was asked.
 
-    python -m bench.node 9001 [http://127.0.0.1:8080]
+    python -m bench.node 9001 [http://127.0.0.1:8080 …]
 
-Given the URL of an instance it registers itself there, with the key in BENCH_KEY. A bare protocol instead of a web
-framework, so that what is measured is what stands in front of it.
+Given the URLs of instances it registers itself there, with the keys in BENCH_KEY, one for each. A bare protocol instead
+of a web framework, so that what is measured is what stands in front of it.
 """
 
 import argparse
@@ -113,16 +113,17 @@ def register(reach: str, key: str, address: str) -> None:
         raise SystemExit(f"registration refused: {refused.code} {refused.read().decode(errors='replace')}") from refused
 
 
-async def serve(port: int, reach: str | None) -> None:
+async def serve(port: int, instances: list[str]) -> None:
     server = await asyncio.get_running_loop().create_server(NodeProtocol, "127.0.0.1", port)
-    if reach:  # in a thread: the reach asks `ready` back before the registration has returned
-        await asyncio.to_thread(register, reach, os.environ["BENCH_KEY"], f"http://127.0.0.1:{port}")
+    for reach, key in zip(instances, os.environ.get("BENCH_KEY", "").split(), strict=True):
+        # in a thread: the reach asks `ready` back before the registration has returned
+        await asyncio.to_thread(register, reach, key, f"http://127.0.0.1:{port}")
     await server.serve_forever()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
-    parser.add_argument("reach", nargs="?", help="URL of the instance to register with")
+    parser.add_argument("reach", nargs="*", help="URLs of the instances to register with")
     options = parser.parse_args()
     uvloop.run(serve(options.port, options.reach))

@@ -54,12 +54,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(name: str, command: list[str], *, environment: Mapping[str, str], log: Path) -> Iterator[Started]:
+def running(
+    name: str, command: list[str], *, environment: Mapping[str, str], log: Path, code: Path = CHECKOUT
+) -> Iterator[Started]:
     """A process for as long as the block lasts. In a session of its own: Ctrl-C reaches us alone, and we end it."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            cwd=CHECKOUT,
+            cwd=code,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,

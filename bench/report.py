@@ -85,9 +85,9 @@ def idle_lines(idle_ms_per_s: dict[str, float], results: Sequence[Cell], target:
     return [*lines, f"of that in each call's server µs of {target} (not subtracted): {share}"] if share else lines
 
 
-def ratios(results: Sequence[Cell], above: str, below: str) -> dict[int, float]:
-    """Concurrency → server CPU per call of `above`, in parts of that of `below`."""
-    cost = {(cell.target, cell.concurrency): cell.cpu_us.get(SERVER, 0.0) for cell in results}
+def ratios(results: Sequence[Cell], above: str, below: str, parts: Sequence[str] = (SERVER,)) -> dict[int, float]:
+    """Concurrency → CPU per call of these processes of `above`, as a multiple of those of `below`."""
+    cost = {(cell.target, cell.concurrency): sum(cell.cpu_us.get(part, 0.0) for part in parts) for cell in results}
     return {
         concurrency: cpu_us / base
         for (target, concurrency), cpu_us in cost.items()
@@ -95,10 +95,7 @@ def ratios(results: Sequence[Cell], above: str, below: str) -> dict[int, float]:
     }
 
 
-def verdict(by_concurrency: dict[int, float]) -> str:
-    """The one line that is looked at first; the figure is the worst of the concurrencies."""
+def verdict(what: str, by_concurrency: dict[int, float]) -> str:
+    """A line that is looked at first; the figure is the worst of the concurrencies."""
     each = ", ".join(f"{ratio:.2f} at c={concurrency}" for concurrency, ratio in sorted(by_concurrency.items()))
-    return (
-        "dispatcher CPU per durable call / forwarder CPU per bare call = "
-        f"{max(by_concurrency.values()):.2f} (the worst of {each})"
-    )
+    return f"{what} = {max(by_concurrency.values()):.2f} (the worst of {each})"

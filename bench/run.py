@@ -1,13 +1,16 @@
 """What a call through Agent-Reach costs, beside a direct call and a bare Django forwarder: one run, one machine.
 
     make bench        or        .venv/bin/python -m bench.run --seconds 3 --rounds 5 --concurrency 1,16,64
+    make bench BASE=v1.2        this checkout (as it lies there, changes included) beside that commit, nothing else
 
 direct       the load generator calls the node itself
 forwarder    stock Django, stock ASGI handler, one async view, one pooled client; no keys, checks or records
 agent-reach  a real instance on an empty home: keys, schemas, routes, signature, every call durable before and after
+base         the same from the code of another commit, with the packages that are installed now
 
-All three get the same bytes and end at the same node. Forwarder and instance are one process each, by the same server
-with the same settings. Rounds are interleaved, in rotating order: a slow moment of the machine falls on all of them.
+All get the same bytes and end at the same node. Forwarder and dispatchers are one process each, by the same server with
+the same settings; instances have a home and a PostgreSQL each. Rounds are interleaved, in rotating order: a slow moment
+of the machine falls on all of them.
 """
 
 import argparse
@@ -28,7 +31,7 @@ from bench.load import GENERATOR, LoadFailed, offer_load
 from bench.machine import Use, machine, sync_latency_ms
 from bench.processes import NotStarted
 from bench.report import LOAD, POSTGRES, SERVER, WORKER, Cell, idle_lines, ratios, results_table, summaries, verdict
-from bench.targets import AGENT_REACH, BODY, FORWARDER, TARGETS, Rig, Target, start_rig
+from bench.targets import AGENT_REACH, BASE, BODY, FORWARDER, TARGETS, Rig, Target, start_rig
 from reach_project.embedded import EmbeddedError
 
 WARM_UP_S = 1
@@ -65,7 +68,7 @@ def measure(target: Target, rig: Rig, concurrency: int, seconds: int) -> Cell:
 def measure_idle(rig: Rig, seconds: int) -> dict[str, float]:
     """Process → CPU milliseconds per second while nobody calls."""
     meters = {
-        (target.name if part == SERVER else part): meter
+        (target.name if part == SERVER else f"{target.name}'s {part}"): meter
         for target in rig.targets
         for part, meter in target.meters.items()
         if part in (SERVER, WORKER, POSTGRES)
@@ -106,13 +109,13 @@ def bench(options: argparse.Namespace, stack: ExitStack) -> int:
     print_facts({**machine(), "load generator": GENERATOR})
 
     say(f"starting {', '.join(options.targets)} …")
-    rig = start_rig(stack, folder, options.targets)
-    if rig.database:
-        median_ms, p99_ms = sync_latency_ms(rig.database.data)
-        document["postgresql"] = rig.database.settings | {"sync_p50_ms": median_ms, "sync_p99_ms": p99_ms}
+    rig = start_rig(stack, folder, options.targets, options.base)
+    for database in list(rig.databases.values())[:1]:  # their settings are the same, and so is their disk
+        median_ms, p99_ms = sync_latency_ms(database.data)
+        document["postgresql"] = database.settings | {"sync_p50_ms": median_ms, "sync_p99_ms": p99_ms}
         print_facts(
             {
-                "postgresql": ", ".join(f"{name} {value}" for name, value in rig.database.settings.items()),
+                "postgresql": ", ".join(f"{name} {value}" for name, value in database.settings.items()),
                 "sync of 8 KiB": f"p50 {median_ms:.3f} ms, p99 {p99_ms:.3f} ms (measured in its data folder)",
             }
         )
@@ -140,22 +143,37 @@ def bench(options: argparse.Namespace, stack: ExitStack) -> int:
     document |= {"idle_cpu_ms_per_s": idle, "medians": [asdict(cell) for cell in results]}
     document |= {"cpu_busy": busy, "cpu_stolen": stolen}
     document["cells"] = [asdict(cell) for cell in cells]
-    if rig.database:
-        answered = sum(cell.succeeded for cell in cells if cell.target == AGENT_REACH)
-        recorded = calls_by_status(rig.database.home)
-        document["calls_by_status"] = recorded
-        print(f"durable: {answered} answers measured; calls in the database: {recorded}")
-        if (missing := answered - recorded.get("succeeded", 0)) > 0:
-            doubts.append(f"{missing} answers without a succeeded call in the database")
-    by_concurrency = ratios(results, AGENT_REACH, FORWARDER)
-    document |= {"not_valid_because": doubts, "cpu_ratio": by_concurrency}
+    recorded = {name: calls_by_status(database.home) for name, database in rig.databases.items()}
+    document["calls_by_status"] = recorded
+    for name, by_status in recorded.items():
+        answered = sum(cell.succeeded for cell in cells if cell.target == name)
+        print(f"durable: {answered} answers of {name} measured; calls in its database: {by_status}")
+        if (missing := answered - by_status.get("succeeded", 0)) > 0:
+            doubts.append(f"{missing} answers of {name} without a succeeded call in its database")
+    verdicts = compared(results)
+    document |= {"not_valid_because": doubts, "cpu_ratio": verdicts}
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     if doubts:
         print(f"\nNOT VALID: {' and '.join(doubts)}; such calls cost something else than true ones")
-    if by_concurrency:
-        print(f"\n{verdict(by_concurrency)}")
+    if verdicts:
+        print()
+    for what, by_concurrency in verdicts.items():
+        print(verdict(what, by_concurrency))
     return 1 if doubts else 0
+
+
+def compared(results: Sequence[Cell]) -> dict[str, dict[int, float]]:
+    """What is compared → concurrency → how many times as much; without what was not measured."""
+    every_part = (SERVER, WORKER, POSTGRES)
+    found = {
+        "dispatcher CPU per durable call / forwarder CPU per bare call": ratios(results, AGENT_REACH, FORWARDER),
+        "dispatcher CPU per call, this checkout / BASE": ratios(results, AGENT_REACH, BASE),
+        "dispatcher, worker and PostgreSQL CPU per call, this checkout / BASE": ratios(
+            results, AGENT_REACH, BASE, every_part
+        ),
+    }
+    return {what: by_concurrency for what, by_concurrency in found.items() if by_concurrency}
 
 
 def say(text: str) -> None:
@@ -189,9 +207,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=3, help="of each load (3)")
     parser.add_argument("--rounds", type=int, default=5, help="medians are over these (5)")
     parser.add_argument("--concurrency", type=numbers, default=[1, 16, 64], help="connections, a list (1,16,64)")
-    parser.add_argument("--targets", type=names, default=list(TARGETS), help=f"a list ({','.join(TARGETS)})")
+    parser.add_argument("--targets", type=names, help=f"a list ({','.join(TARGETS)}; with --base agent-reach)")
+    parser.add_argument("--base", default="", metavar="COMMIT", help="measure that commit as well, and compare")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there as well")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.targets = options.targets or ([AGENT_REACH] if options.base else list(TARGETS))
+    if options.base:
+        options.targets.append(BASE)
+    return options
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The targets of a load, started and answering: the node itself, the forwarder and Agent-Reach in front of it."""
+"""The targets of a load, started and answering: the node itself; the forwarder, Agent-Reach and its BASE before it."""
 
 import json
 import shutil
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import node
+from bench.base import checked_out
 from bench.database import Database, describe
 from bench.processes import (
+    CHECKOUT,
     NotStarted,
     Started,
     cpu_s,
@@ -29,6 +31,8 @@ from bench.report import NODE, POSTGRES, SERVER, WORKER
 from reach_project import embedded
 
 DIRECT, FORWARDER, AGENT_REACH = TARGETS = ("direct", "forwarder", "agent-reach")
+BASE = "base"
+"""Agent-Reach again, as it was at another commit."""
 HOST = "127.0.0.1"
 PAYLOAD = {"file_path": "/data/report.pdf", "content_type": "report"}
 BODY = json.dumps({"capability": node.CAPABILITY, "payload": PAYLOAD}).encode()
@@ -53,65 +57,76 @@ class Rig:
 
     targets: list[Target]
     node_url: str
-    database: Database | None
+    databases: dict[str, Database]
+    """Target → where it stores its calls."""
 
     def invoked(self) -> int:
         """How often the node was asked to work so far, by whomever."""
         return request_json(f"{self.node_url}/invoked")["invoked"]
 
 
-def start_rig(stack: ExitStack, folder: Path, names: Sequence[str]) -> Rig:
-    """Start what the named targets need; the stack ends it. Raises NotStarted with the reason and the log."""
-    instance = start_instance(stack, folder) if AGENT_REACH in names else None
-    behind, node_url = start_node(stack, folder, instance)
+def start_rig(stack: ExitStack, folder: Path, names: Sequence[str], base: str = "") -> Rig:
+    """Start what the named targets need; the stack ends it. Raises NotStarted with the reason and the log.
+
+    `base` is the commit of the target BASE. Every instance has a home and a PostgreSQL of its own; the node is one.
+    """
+    code = {AGENT_REACH: CHECKOUT, BASE: checked_out(stack, base, folder / "checkout") if BASE in names else CHECKOUT}
+    instances = {
+        name: start_instance(stack, name, folder / name, code[name]) for name in (AGENT_REACH, BASE) if name in names
+    }
+    behind, node_url = start_node(stack, folder, list(instances.values()))
     node_meter = {NODE: partial(cpu_s, behind.pid)}
     targets = [Target(DIRECT, behind, f"{node_url}/reach/invoke", "", node_meter)]
     if FORWARDER in names:
         forwarder, url = start_forwarder(stack, folder, node_url)
         targets.append(Target(FORWARDER, forwarder, url, "", {SERVER: partial(cpu_s, forwarder.pid), **node_meter}))
-    if instance:
-        dispatcher, url = start_dispatcher(stack, folder / "dispatcher", instance)
+    for name, instance in instances.items():
+        dispatcher, url = start_dispatcher(stack, f"{name}-dispatcher", folder, instance)
         meters = {
             SERVER: partial(cpu_s, dispatcher.pid),
             WORKER: partial(cpu_s, instance.process.pid),
             POSTGRES: partial(tree_cpu_s, instance.database.postmaster_pid),
             **node_meter,
         }
-        targets.append(Target(AGENT_REACH, dispatcher, f"{url}/api/v1/dispatch", caller_key(instance), meters))
+        targets.append(Target(name, dispatcher, f"{url}/api/v1/dispatch", caller_key(instance), meters))
     for target in targets:
         wait_for_first_answer(target)
     wanted = [target for target in targets if target.name in names]
-    return Rig(wanted, node_url, instance.database if instance else None)
+    return Rig(wanted, node_url, {name: instance.database for name, instance in instances.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Agent-Reach, running on a home of its own."""
+    """Agent-Reach, running on a home of its own, from the `code` in that folder."""
 
     process: Started
     url: str
     operator_key: str
     database: Database
+    code: Path
 
 
-def start_instance(stack: ExitStack, home: Path) -> Instance:
+def start_instance(stack: ExitStack, name: str, home: Path, code: Path) -> Instance:
     """`manage.py reach_serve` as it comes, with the embedded PostgreSQL that it starts itself.
 
     It has worker and beat; the load goes to a dispatcher of its own on the same database, as in production.
     """
+    home.mkdir()
     stack.callback(discard_database, home)
-    process, url = start_reach(stack, "all-in-one", home)
+    process, url = start_reach(stack, name, home, code)
     credentials = json.loads((home / "credentials.json").read_text())
-    return Instance(process, url, credentials["operator_key"], describe(home))
+    return Instance(process, url, credentials["operator_key"], describe(home), code)
 
 
-def start_dispatcher(stack: ExitStack, home: Path, instance: Instance) -> tuple[Started, str]:
+def start_dispatcher(stack: ExitStack, name: str, folder: Path, instance: Instance) -> tuple[Started, str]:
     """One dispatcher process beside the instance, and its URL."""
+    home = folder / name
     home.mkdir()
     found = embedded.database_settings(instance.database.home)
     database = f"postgresql://{found['USER']}@/{found['NAME']}?host={found['HOST']}&port={found['PORT']}"
     redis = start_redis(stack, home)
-    return start_reach(stack, "dispatcher", home, DATABASE_URL=database, REDIS_URL=redis, REACH_ROLE="dispatcher")
+    environment = {"DATABASE_URL": database, "REDIS_URL": redis, "REACH_ROLE": "dispatcher"}
+    return start_reach(stack, name, home, instance.code, **environment)
 
 
 def start_redis(stack: ExitStack, home: Path) -> str:
@@ -127,7 +142,7 @@ def start_redis(stack: ExitStack, home: Path) -> str:
     return f"redis://{HOST}:{port}/0"
 
 
-def start_reach(stack: ExitStack, name: str, home: Path, **environment: str) -> tuple[Started, str]:
+def start_reach(stack: ExitStack, name: str, home: Path, code: Path, **environment: str) -> tuple[Started, str]:
     """A process of Agent-Reach on a free port, ready; and its URL."""
     port = free_port()
     url = f"http://{HOST}:{port}"
@@ -139,6 +154,7 @@ def start_reach(stack: ExitStack, name: str, home: Path, **environment: str) -> 
                 REACH_HOME=str(home), REACH_HOST=HOST, REACH_PORT=str(port), **environment
             ),
             log=home / f"bench-{name}.log",
+            code=code,
         )
     )
     wait_until_answers(process, f"{url}/readyz", timeout_s=START_S)
@@ -153,15 +169,15 @@ def discard_database(home: Path) -> None:
     embedded.remove(home)
 
 
-def start_node(stack: ExitStack, folder: Path, instance: Instance | None) -> tuple[Started, str]:
-    """The node, which registers itself where there is an instance; and its address."""
+def start_node(stack: ExitStack, folder: Path, instances: Sequence[Instance]) -> tuple[Started, str]:
+    """The node, which registers itself at every instance; and its address."""
     port = free_port()
     url = f"http://{HOST}:{port}"
     process = stack.enter_context(
         running(
             "node",
-            [sys.executable, "-m", "bench.node", str(port), *([instance.url] if instance else [])],
-            environment=inherited_environment(BENCH_KEY=instance.operator_key if instance else ""),
+            [sys.executable, "-m", "bench.node", str(port), *(each.url for each in instances)],
+            environment=inherited_environment(BENCH_KEY=" ".join(each.operator_key for each in instances)),
             log=folder / "bench-node.log",
         )
     )
