@@ -33,7 +33,7 @@ demo: install
 TOGETHER := tests/unit tests/contract tests/integration sdk/tests $(addprefix tests/acceptance/,running sdk demo)
 test: install-dev
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile $(TOGETHER) $(ARGS)
-	$(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) $(ARGS)
+	$(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) tests/acceptance/incidents $(ARGS)
 	$(VENV_PYTHON) -m pytest -q tests/acceptance/topology $(ARGS)
 
 test-topology: install-dev
