@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.test import Client
 from django.utils import timezone
 
@@ -44,7 +45,7 @@ def test_every_page_of_one_thing_opens(administrator: Client, in_use: None, mode
         options = model._meta
         if model is Route and thing.revision_id != 2:
             continue
-        text(administrator, f"{options.app_label}/{options.model_name}/{thing.pk}/change")
+        text(administrator, f"{options.app_label}/{options.model_name}/{quote(thing.pk)}/change")
 
 
 @pytest.mark.parametrize("path", LISTS)
