@@ -21,7 +21,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def database(transactional_db: None) -> str:
+def database(transactional_db: None) -> Iterator[str]:
     """The connection string of the test database; what is written there is committed.
 
     Django empties the tables that it manages after such a test; these two are not among them.
@@ -29,9 +29,9 @@ def database(transactional_db: None) -> str:
     from registry.database import conninfo
 
     where = conninfo("tests")
+    yield where
     with psycopg.connect(where) as session:
         session.execute("TRUNCATE calls, receipts")
-    return where
 
 
 @pytest.fixture

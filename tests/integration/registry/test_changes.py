@@ -78,6 +78,8 @@ def test_a_lease_can_run_out_while_its_node_is_being_changed():
                         cursor.execute("SET lock_timeout = 2000")
                     return services.expire_leases(soon + timedelta(seconds=1))
                 finally:
+                    with connection.cursor() as cursor:
+                        cursor.execute("RESET lock_timeout")  # the session goes back to the pool
                     connection.close()
 
             assert pool.submit(expire).result() == 1
