@@ -86,6 +86,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     link(_("Routes"), "alt_route", "routing_route", "routing.view_route"),
                     link(_("Route changes"), "rate_review", "routing_routechange", "routing.view_routechange"),
+                    link(_("Advisories"), "lightbulb", "routing_advisory", "routing.view_advisory"),
                     link(_("Revisions"), "history", "routing_tablerevision", "routing.view_tablerevision"),
                 ],
             },

@@ -156,6 +156,7 @@ def schedule(sender: Celery, **_: object) -> None:
             every("registry.knock", settings.REACH_KNOCK_INTERVAL_S),
             every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
             every("routing.sync_route_file", 10.0),
+            every("routing.advise", settings.REACH_ADVISE_INTERVAL_S),
             every("receipts.maintain_partitions", 600.0),
             every("receipts.forget_what_is_old", 600.0),
         )

@@ -396,6 +396,19 @@ REACH_START_PATIENCE_S = limit(
 REACH_PARTITION_HOURS = limit("REACH_PARTITION_HOURS", 24, "h", "calls and receipts are partitioned by this span")
 REACH_PARTITIONS_AHEAD = limit("REACH_PARTITIONS_AHEAD", 7, "partitions", "made in advance")
 
+# --- Advisories ------------------------------------------------------------------------------------------------------
+
+REACH_ADVISE_INTERVAL_S = limit("REACH_ADVISE_INTERVAL_S", 300.0, "s", "how often traffic is looked at for advisories")
+REACH_ADVISE_SAMPLE = limit(
+    "REACH_ADVISE_SAMPLE",
+    1000,
+    "calls",
+    "of the last day, read with their payload each time; tenfold are counted",
+)
+REACH_ADVISE_TABLE_CHANGES = limit(
+    "REACH_ADVISE_TABLE_CHANGES", 10, "a day", "more published route changes than that raise an advisory"
+)
+
 # --- Retention -------------------------------------------------------------------------------------------------------
 
 REACH_RETENTION_DAYS = limit(

@@ -51,6 +51,10 @@ class Kind:
     note: str | Promise = ""
 
 
+more_kinds: list[Callable[[], Kind]] = []
+"""Apps above this one put theirs here when they are loaded."""
+
+
 def kinds() -> list[Kind]:
     """Every kind of data that grows, in the order in which it is looked at."""
     calls_kept, audit_kept = timedelta(days=settings.REACH_RETENTION_DAYS), timedelta(days=settings.REACH_AUDIT_DAYS)
@@ -182,6 +186,7 @@ def kinds() -> list[Kind]:
             ("routing_tablerevision", "routing_route", "routing_routechange", "routing_approval"),
             note=_("grow by people's work only"),
         ),
+        *(kind() for kind in more_kinds),
     ]
 
 

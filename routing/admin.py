@@ -9,9 +9,10 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import Count, QuerySet, Value
+from django.db.models import Count, F, QuerySet, Value
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.decorators import display
@@ -32,17 +33,18 @@ from registry.console import (
     facts,
     moment,
     pretty,
+    stacked,
 )
 from registry.wording import label
 from routing.core.edits import Document, difference
 from routing.core.matching import Route as Rule
 from routing.core.ordering import in_order
 from routing.core.review import Status
-from routing.models import Route, RouteChange, TableRevision
+from routing.models import Advisory, Route, RouteChange, TableRevision
 from routing.querysets import live_number, table_of
 from routing.review import history
 from routing.rules import parse_document
-from routing.wording import CHANGE_STATUS, extra_words, match_words, strategy_words
+from routing.wording import ADVISORY, CHANGE_STATUS, advisory_words, extra_words, match_words, strategy_words
 
 TONE = {
     Status.DRAFT: IDLE,
@@ -195,6 +197,92 @@ class TableRevisionAdmin(ReadOnlyAdmin):
                 }
             ),
         }
+
+
+# --- Advisories ------------------------------------------------------------------------------------------------------
+
+
+class StandingFilter(LinkFilter):
+    title = gettext_lazy("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("stands", gettext_lazy("Stands")), ("resolved", gettext_lazy("Resolved"))]
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        return queryset.filter(resolved_at__isnull=value != "resolved")
+
+
+class AdvisoryKindFilter(LinkFilter):
+    title = gettext_lazy("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [(kind, _(title)) for kind, (title, _message, _remedy) in ADVISORY.items()]
+
+
+@admin.register(Advisory)
+class AdvisoryAdmin(ReadOnlyAdmin):
+    list_display = ("headline", "told", "state", "first_seen", "last_seen")
+    list_filter = (StandingFilter, AdvisoryKindFilter)
+    search_fields = ("subject",)
+    search_help_text = gettext_lazy("Part of a capability's or a service's name")
+    sortable_by = ()
+    detail_template = "admin/routing/advisory.html"
+    empty = Empty(
+        gettext_lazy("Nothing to advise"),
+        gettext_lazy(
+            "Every few minutes the calls of the last day and the tables are looked at: schemas that take the same "
+            "payloads, one service that takes nearly everything, limits that are reached, providers that no route "
+            "reaches. What is found stands here with its remedy."
+        ),
+    )
+
+    def get_ordering(self, request: HttpRequest) -> list[Any]:
+        return [F("resolved_at").desc(nulls_first=True), "-first_seen_at", "-pk"]  # what stands comes first
+
+    @display(description=gettext_lazy("advisory"))
+    def headline(self, advisory: Advisory) -> str:
+        title, _message, _remedy = advisory_words(advisory.kind, advisory.facts)
+        return stacked(title, format_html('<span class="reach-soft reach-mono">{}</span>', advisory.subject))
+
+    @display(description=gettext_lazy("what, and what to do"))
+    def told(self, advisory: Advisory) -> str:
+        _title, message, remedy = advisory_words(advisory.kind, advisory.facts)
+        return stacked(message, format_html('<span class="reach-soft">{}</span>', remedy))
+
+    @display(description=gettext_lazy("state"))
+    def state(self, advisory: Advisory) -> str:
+        return advisory_badge(advisory)
+
+    @display(description=gettext_lazy("first seen"))
+    def first_seen(self, advisory: Advisory) -> str:
+        return moment(advisory.first_seen_at)
+
+    @display(description=gettext_lazy("last seen"))
+    def last_seen(self, advisory: Advisory) -> str:
+        return moment(advisory.last_seen_at)
+
+    def details(self, request: HttpRequest, obj: Advisory) -> dict[str, Any]:
+        title, message, remedy = advisory_words(obj.kind, obj.facts)
+        return {
+            "title": title,
+            "status": advisory_badge(obj),
+            "message": message,
+            "remedy": remedy,
+            "facts": facts(
+                {
+                    _("Subject"): obj.subject or NOTHING,
+                    _("First seen"): exactly(obj.first_seen_at),
+                    _("Last seen"): exactly(obj.last_seen_at),
+                    _("Resolved"): exactly(obj.resolved_at),
+                }
+            ),
+        }
+
+
+def advisory_badge(advisory: Advisory) -> str:
+    return badge(_("Stands"), WARN) if advisory.resolved_at is None else badge(_("Resolved"), GOOD)
 
 
 # --- Changes ---------------------------------------------------------------------------------------------------------

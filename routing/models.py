@@ -79,6 +79,25 @@ class RouteChange(models.Model):
         return f"{self.pk} {self.title}"
 
 
+class Advisory(models.Model):
+    """Something about traffic or tables that an operator should look at; one row as long as it lasts, and after."""
+
+    kind = models.CharField(_("kind"), max_length=32)
+    subject = models.TextField(_("subject"))
+    facts = models.JSONField(_("facts"), default=dict)
+    first_seen_at = models.DateTimeField(_("first seen"))
+    last_seen_at = models.DateTimeField(_("last seen"))
+    resolved_at = models.DateTimeField(_("resolved"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("advisory")
+        verbose_name_plural = _("advisories")
+        constraints = [UniqueConstraint(fields=["kind", "subject"], name="one_advisory_per_kind_and_subject")]
+
+    def __str__(self) -> str:
+        return self.subject or f"#{self.pk}"
+
+
 class Approval(models.Model):
     """One person's yes to exactly one content (`digest`); an edit withdraws it."""
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import msgspec
 
 from routing.core.edits import difference
-from routing.models import RouteChange, TableRevision
+from routing.models import Advisory, RouteChange, TableRevision
 from routing.querysets import table_of
 from routing.review import content_digest, history
+from routing.wording import ADVISORY
 
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Prose = Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -52,6 +53,33 @@ class TableDocument(msgspec.Struct):
     revision: int
     routes: list[dict[str, Any]]
     fallback_rules: list[dict[str, Any]]
+
+
+class AdvisoryDocument(msgspec.Struct, kw_only=True):
+    """Something about traffic or tables that an operator should look at."""
+
+    kind: str
+    subject: str
+    message: str
+    remedy: str
+    facts: dict[str, Any]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    resolved_at: datetime | None
+
+
+def advisory_document(advisory: Advisory) -> AdvisoryDocument:
+    _title, message, remedy = ADVISORY[advisory.kind]  # by REST in English, whatever the reader's language
+    return AdvisoryDocument(
+        kind=advisory.kind,
+        subject=advisory.subject,
+        message=message % advisory.facts,
+        remedy=remedy,
+        facts=advisory.facts,
+        first_seen_at=advisory.first_seen_at,
+        last_seen_at=advisory.last_seen_at,
+        resolved_at=advisory.resolved_at,
+    )
 
 
 class RevisionSummary(msgspec.Struct, kw_only=True):

@@ -5,7 +5,10 @@ from typing import Any
 
 from celery import shared_task, signals
 from django.conf import settings
+from django.db import OperationalError
 
+from registry import clock
+from routing import advisories
 from routing.engine import running_engine, stop_engine
 from routing.route_file import sync_route_file as sync
 
@@ -25,6 +28,18 @@ def sync_route_file() -> None:
     """Turn an edit of ROUTE_FILE into a change in review."""
     if settings.ROUTE_FILE:
         sync(settings.ROUTE_FILE)
+
+
+@shared_task(name="routing.advise")
+def advise() -> None:
+    """Look at the last day's calls and at the tables for what an operator should know."""
+    tables = running_engine().parts.snapshot.tables
+    if tables is None:
+        return
+    try:
+        advisories.look(tables, clock.now())
+    except OperationalError as exc:  # too slow, or away: the next turn is soon enough
+        log.warning("no advisories this time: %s", str(exc).splitlines()[0])
 
 
 @signals.worker_shutdown.connect

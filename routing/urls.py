@@ -4,6 +4,7 @@ from django.urls import path
 
 from routing import review
 from routing.api import DispatchView, ExplainView, ReceiptsView, WaitView
+from routing.api_advisories import AdvisoriesView
 from routing.api_routes import (
     ChangesView,
     ChangeView,
@@ -23,6 +24,7 @@ urlpatterns = [
     path("calls/<uuid:call_id>/receipts", ReceiptsView.as_view()),
     path("calls/<uuid:call_id>/wait", WaitView.as_view()),
     path("routes", RoutesView.as_view()),
+    path("advisories", AdvisoriesView.as_view()),
     path("route-revisions", RevisionsView.as_view()),
     path("route-revisions/<int:number>", RevisionView.as_view()),
     path("route-changes", ChangesView.as_view()),

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop, ngettext
 
 from registry.wording import SENTENCES
+from routing.core.advisories import Kind as AdvisoryKind
 from routing.core.conditions import Check, Condition, Operator
 from routing.core.matching import CapabilityPattern, FallbackRule, Kind, Route
 
@@ -63,6 +64,76 @@ NOTES = [
     gettext_noop("a fallback rule has handed it to %(service)s"),
     gettext_noop("sticks to nothing: the call has no %(key)s; the least loaded was chosen"),
 ]
+ADVISORY: Mapping[str, tuple[str, str, str]] = {
+    AdvisoryKind.TAKES_MOST: (
+        gettext_noop("One service takes most"),
+        gettext_noop(
+            "%(service)s took %(percent)s %% of the calls of %(capability)s that three or more services could have "
+            "taken (%(calls)s of the sample of the last day)."
+        ),
+        gettext_noop(
+            "Tell the services apart by their input schemas: distinct `required` fields, bounds (enum, maxLength, "
+            "limits), exclusive constraints (const, additionalProperties: false). If they are alike on purpose, "
+            "compare their weights and nodes; if the share is wanted, say so in a reviewed route."
+        ),
+    ),
+    AdvisoryKind.BOTH_ACCEPT: (
+        gettext_noop("Two schemas take the same payloads"),
+        gettext_noop(
+            "%(first)s and %(second)s declare different input schemas for %(capability)s, and both accept %(calls)s of "
+            "%(of)s sampled payloads of the last day."
+        ),
+        gettext_noop(
+            "Give each distinct `required` fields, bounds (enum, maxLength, limits) or exclusive constraints (const, "
+            "additionalProperties: false), so that one payload fits one of them; or declare the very same schema where "
+            "they do the same. Without a route the narrower is preferred."
+        ),
+    ),
+    AdvisoryKind.UNREACHED: (
+        gettext_noop("Ready, and never asked"),
+        gettext_noop("%(service)s stands ready for %(capability)s, and no route leads to it."),
+        gettext_noop(
+            "Propose a route change that names it in a strategy, a canary or a fallback rule; or let it stop offering "
+            "the capability."
+        ),
+    ),
+    AdvisoryKind.UNPROVIDED: (
+        gettext_noop("Required, and offered by nobody"),
+        gettext_noop("%(service)s requires %(capability)s, and no registered node provides it."),
+        gettext_noop("Register a service that declares the capability, or correct the name in `requires`."),
+    ),
+    AdvisoryKind.RATE_LIMITED: (
+        gettext_noop("Limits are reached"),
+        gettext_noop(
+            "Calls of %(capability)s were refused with 429 because every node was at its limit: %(calls)s among those "
+            "counted of the last day."
+        ),
+        gettext_noop(
+            "Add nodes, or raise `rate_limit` or `max_concurrency` where they can bear more; let callers spread their "
+            "work; or add a fallback rule for `rate_limited` that waits or hands the call on."
+        ),
+    ),
+    AdvisoryKind.SCHEMA_REFUSES: (
+        gettext_noop("A schema refuses what it took"),
+        gettext_noop(
+            "%(service)s succeeded with %(calls)s of %(of)s sampled calls of %(capability)s of the last day whose "
+            "payload its input schema refuses today: %(path)s %(error)s."
+        ),
+        gettext_noop(
+            "Make what is new optional, or offer it as a new capability or version beside the old one until the "
+            "callers have followed."
+        ),
+    ),
+    AdvisoryKind.MANY_CHANGES: (
+        gettext_noop("The route table changes often"),
+        gettext_noop("%(changes)s route changes were published within a day; more than %(most)s are hard to follow."),
+        gettext_noop(
+            "Gather edits in one change. Where routes follow something that moves by the hour, let tags, labels or a "
+            "strategy decide it instead of the table."
+        ),
+    ),
+}
+"""Kind → title, what was noticed, and the remedy; the facts of the advisory stand in their gaps."""
 SENTENCES.extend(REFUSALS)
 SENTENCES.extend(NOTES)
 
@@ -193,3 +264,9 @@ def extra_words(route: Route, document: Mapping[str, Any]) -> list[str]:
     if route.allow_callers:
         words.append(_("only for %(callers)s") % {"callers": ", ".join(sorted(route.allow_callers))})
     return words + [rule_words(rule) for rule in route.fallback_rules]
+
+
+def advisory_words(kind: str, facts: Mapping[str, Any]) -> tuple[str, str, str]:
+    """An advisory's title, what was noticed, and the remedy, in the reader's language."""
+    title, message, remedy = ADVISORY[kind]
+    return _(title), _(message) % facts, _(remedy)

@@ -57,4 +57,5 @@ def in_use(db: None) -> None:
     services.create_service_key("scheduler", ["dispatch"], by="user:root")
     author, approver = sample.a_person("ann", "operator"), sample.a_person("ben", "approver")
     sample.a_revision(author, approver)
+    sample.advisories_of_every_kind()
     sample.calls_of_every_kind()

@@ -17,7 +17,9 @@ from registry.core.node import AdminState, Health
 from registry.models import Node, NodeLease
 from registry.serializers import NodeBody
 from routing import review
+from routing.core.advisories import Kind
 from routing.core.pool import WHY_SPARED
+from routing.models import Advisory
 
 SUMMARY = {
     "name": "file_summary",
@@ -115,6 +117,23 @@ def publish(author: User, approver: User, **proposal: Any) -> None:
     review.submit(change.pk, by=author)
     review.approve(change.pk, by=approver, comment="fine")
     review.publish(change.pk, by=author)
+
+
+def advisories_of_every_kind() -> None:
+    """The last one is resolved."""
+    now = datetime.now(UTC)
+    names = {"capability": "file_summary", "service": "llm", "first": "doc-summarizer", "second": "llm"}
+    counts = {"percent": 91, "services": 3, "calls": 40, "of": 50, "changes": 12, "most": 10}
+    facts = names | counts | {"path": "/payload/file_path", "error": "is required"}
+    for kind in Kind:
+        Advisory.objects.create(
+            kind=kind,
+            subject="file_summary llm",
+            facts=facts,
+            first_seen_at=now - timedelta(hours=1),
+            last_seen_at=now,
+            resolved_at=now if kind is Kind.MANY_CHANGES else None,
+        )
 
 
 # --- Calls -----------------------------------------------------------------------------------------------------------

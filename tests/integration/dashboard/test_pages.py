@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from receipts.models import Call
 from registry.models import ApiKey, AuditEvent, Capability, Node, NodeLease, Service
-from routing.models import Route, RouteChange, TableRevision
+from routing.models import Advisory, Route, RouteChange, TableRevision
 from tests.integration.dashboard.sample import TRACE, a_call, a_node
 
 pytestmark = pytest.mark.django_db
@@ -19,8 +19,9 @@ pytestmark = pytest.mark.django_db
 LISTS = [
     "registry/node", "registry/service", "registry/capability", "registry/apikey", "registry/auditevent",
     "receipts/call", "routing/route", "routing/routechange", "routing/tablerevision",
+    "routing/advisory",
 ]  # fmt: skip
-MODELS = [Node, Service, Capability, ApiKey, AuditEvent, Call, Route, RouteChange, TableRevision]
+MODELS = [Node, Service, Capability, ApiKey, AuditEvent, Call, Route, RouteChange, TableRevision, Advisory]
 EVERY_LIST = [*LISTS, "auth/user", "auth/group"]
 
 
@@ -36,7 +37,7 @@ def test_every_list_opens(administrator: Client, in_use: None, path: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "model", [Node, Service, Capability, ApiKey, AuditEvent, Call, Route, RouteChange, TableRevision]
+    "model", [Node, Service, Capability, ApiKey, AuditEvent, Call, Route, RouteChange, TableRevision, Advisory]
 )
 def test_every_page_of_one_thing_opens(administrator: Client, in_use: None, model: Any) -> None:
     things = model.objects.all()
@@ -53,7 +54,7 @@ def test_an_empty_list_says_how_to_fill_it(administrator: Client, path: str) -> 
     AuditEvent.objects.all().delete()
     page = text(administrator, path)
     assert "reach-empty" in page
-    assert "curl" in page or "reach_key create" in page or path == "registry/auditevent"
+    assert "curl" in page or "reach_key create" in page or path in ("registry/auditevent", "routing/advisory")
 
 
 def test_a_search_without_a_hit_offers_the_way_back(administrator: Client, in_use: None) -> None:
@@ -219,3 +220,17 @@ def test_the_environment_is_shown_red_in_production(administrator: Client, setti
     settings.REACH_ENVIRONMENT = "production"
     page = text(administrator, "registry/node")
     assert re.search(r"bg-red-100[^>]*>\s*production", page)
+
+
+def test_advisories_say_what_to_do_and_those_that_stand_come_first(viewer: Client, in_use: None) -> None:
+    page = text(viewer, "routing/advisory")
+    assert page.index("Ready, and never asked") < page.index("The route table changes often")
+    assert "Propose a route change that names it" in page
+    assert "The route table changes often" not in page_of(text(viewer, "routing/advisory", state="stands"))
+    one = text(viewer, f"routing/advisory/{Advisory.objects.get(kind='takes_most').pk}/change")
+    assert "llm took 91 % of the calls of file_summary" in one and "What to do" in one
+
+
+def page_of(page: str) -> str:
+    """The list itself, without its filters."""
+    return page.partition('id="result_list"')[2].partition("</table>")[0]
