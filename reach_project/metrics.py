@@ -35,7 +35,7 @@ from registry.clock import now_ns
 from registry.core.node import Node, visible_status
 from registry.errors import Unavailable
 from registry.http import AsyncAPIView
-from routing import engine, live, observing
+from routing import engine, live, mirroring, observing
 from routing.core.plan import Attempt
 from routing.core.tables import Tables
 from routing.dispatch import Result
@@ -176,6 +176,12 @@ class State(Collector):
         for code, count in sorted(refusals.by_code.copy().items()):
             refused.add_metric([code], count)
         yield refused
+        mirrored = CounterMetricFamily(
+            "reach_mirrored", "Copies of calls that were due: copied; or left out, full or nobody", None, ["fate"]
+        )
+        for fate, count in sorted(mirroring.fates.copy().items()):
+            mirrored.add_metric([fate], count)
+        yield mirrored
         yield family(
             "reach_part_working",
             "1 while a part of this process works (see /readyz)",

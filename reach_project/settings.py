@@ -363,6 +363,9 @@ REACH_MAX_WAITING_ROWS = limit(
     "rows",
     "that wait for a commit: sixteen full ones; new calls would only wait too",
 )
+REACH_MAX_MIRRORED = limit(
+    "REACH_MAX_MIRRORED", 100, "copies", "in flight from one process; more are left out, for they would take its time"
+)
 REACH_CANCEL_TIMEOUT_S = limit("REACH_CANCEL_TIMEOUT_S", 2.0, "s", "a node is told of a cancelled call for so long")
 REACH_IDEMPOTENCY_TTL_S = limit("REACH_IDEMPOTENCY_TTL_S", 86_400, "s", "how long an idempotency key is remembered")
 REACH_RETRY_AFTER_MS = limit("REACH_RETRY_AFTER_MS", 1000, "ms", "advice on 503 where no route says otherwise")

@@ -281,6 +281,7 @@ def call_facts(call: Call, asked: dict[str, Any]) -> list[tuple[str, Any]]:
         {
             _("Call id"): call.pk,
             _("Trace id"): call.trace_id,
+            _("Copy of"): call.mirror_of,
             _("Called on behalf of"): call.origin_caller if call.origin_caller != call.caller else "",
             _("Accepted at"): exactly(call.accepted_at),
             _("Ended at"): exactly(call.ended_at),

@@ -28,7 +28,7 @@ from registry.http import invalid_parameter, json_response, page
 SHOWN = (
     "id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id", "table_revision", "service_id",
     "node_id", "attempts", "accepted_at", "ended_at", "deadline", "output", "error", "labels", "idempotency_key",
-    "session_id", "origin_caller",
+    "session_id", "origin_caller", "mirror_of",
 )  # fmt: skip
 RECEIPT_SHOWN = ("seq", "kind", "attempt", "service_id", "node_id", "at", "detail")
 TRACE_CALLS_SHOWN = 1000
@@ -209,13 +209,16 @@ SELECT {group} AS key, count(*) AS calls, count(*) FILTER (WHERE status <> 'succ
     round((count(*) / sum(count(*)) OVER ())::numeric, 4)::float8 AS share,
     percentile_cont(ARRAY[0.5, 0.9, 0.99])
         WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - accepted_at) * 1000) AS ms
-FROM calls WHERE ended_at IS NOT NULL AND id >= %s AND accepted_at >= %s AND accepted_at < %s
+FROM calls WHERE ended_at IS NOT NULL AND mirror_of IS NULL AND id >= %s AND accepted_at >= %s AND accepted_at < %s
 GROUP BY {group} ORDER BY calls DESC, key LIMIT 500
 """
 
 
 class StatsView(APIView):
-    """Ended calls of a span of time, grouped: how many, how many failed, how long they took. Default: the last hour."""
+    """Ended calls of a span of time, grouped: how many, how many failed, how long they took. Default: the last hour.
+
+    Mirrored copies do not count.
+    """
 
     scopes = {"GET": OBSERVE}
 

@@ -36,7 +36,7 @@ GROUP_BYTES = 8 * 1024 * 1024
 CALL_COLUMNS = (
     "id, trace_id, parent_call_id, depth, caller, origin_caller, capability, status, route_id, table_revision,"
     " service_id, node_id, attempts, seq, accepted_at, first_forwarded_at, ended_at, deadline, idempotent, request,"
-    " request_digest, payload_digest, error, labels, idempotency_key, session_id, owner, epoch, step"
+    " request_digest, payload_digest, error, labels, idempotency_key, session_id, mirror_of, owner, epoch, step"
 )
 
 
@@ -57,7 +57,7 @@ WITH taken AS (
     SELECT id, trace_id, parent_call_id, coalesce(depth, 0), caller, origin_caller, capability, status, route_id,
         table_revision, service_id, node_id, coalesce(attempts, 0), coalesce(seq, 0), {moment("accepted_ms")},
         {moment("first_forwarded_ms")}, {moment("ended_ms")}, {moment("deadline_ms")}, coalesce(idempotent, false),
-        request, request_digest, payload_digest, error, labels, idempotency_key, session_id, owner, 1, 0
+        request, request_digest, payload_digest, error, labels, idempotency_key, session_id, mirror_of, owner, 1, 0
     FROM json_to_recordset($2::json) AS c({columns(CallRow)})
     WHERE keyed IS NOT TRUE OR id IN (SELECT call_id FROM taken)
     RETURNING id

@@ -43,6 +43,7 @@ class Call(models.Model):
     epoch = models.IntegerField(_("epoch"), default=1)
     step = models.IntegerField(_("writes of this owner"), default=0)
     due_at = models.DateTimeField(_("due at"), null=True)
+    mirror_of = models.UUIDField(_("copy of"), null=True)
     watchers = ArrayField(models.UUIDField(), null=True)  # processes to wake when the call ends
 
     class Meta:

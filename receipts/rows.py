@@ -40,6 +40,8 @@ class CallRow(msgspec.Struct, omit_defaults=True, gc=False):
     keyed: bool = False
     """Whether the idempotency key is taken with this call (a refusal before any attempt leaves it free)."""
     session_id: str | None = None
+    mirror_of: str | None = None
+    """The call that this one is a copy of."""
 
 
 class KeyRow(msgspec.Struct, gc=False):
@@ -103,5 +105,5 @@ def columns(struct: type[msgspec.Struct]) -> str:
     return ", ".join(named)
 
 
-UUIDS = frozenset({"id", "call_id", "parent_call_id", "owner"})
+UUIDS = frozenset({"id", "call_id", "parent_call_id", "mirror_of", "owner"})
 json_of: Any = msgspec.json.Encoder().encode

@@ -21,6 +21,7 @@ from routing.core.plan import Attempt, Stop, Wait, matching_ids
 from routing.core.reports import PostedReceipt, parse_receipt
 from routing.dispatch import Result, begin, decide, ended_call, fallback_document, submit, why_document
 from routing.live import parts
+from routing.mirroring import mirror
 from routing.node_receipts import take_receipt
 
 ANY_CALLER = ("observe", "operate", "dispatch")
@@ -57,7 +58,7 @@ class DispatchView(AsyncAPIView):
         envelope = envelope_of(request, key)
         live = parts()
         with live.admitted(envelope.urgency):
-            result = await submit(envelope, live, any_parent="operate" in key.scopes)
+            result = await submit(envelope, live, any_parent="operate" in key.scopes, begun=mirror)
         return result_response(result)
 
 

@@ -25,6 +25,7 @@ from receipts.journal import Existing
 from receipts.reading import Lineage, StoredCall, find_lineage, read_call
 from receipts.rows import CallRow, MoveRow, ReceiptRow, json_of
 from registry.clock import now_millis, now_ns
+from registry.core.node import Offer
 from registry.errors import Unavailable
 from registry.log_context import enter_call
 from routing import observing
@@ -55,6 +56,9 @@ class Result:
     attempts: int
     duration_ms: int
     replayed: bool = False
+
+
+Begun = Callable[[Journey, Attempt, LiveParts], None]
 
 
 @dataclass(slots=True)
@@ -90,8 +94,11 @@ class OpenCall:
         return noted
 
 
-async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool = False) -> Result:
-    """Carry one envelope to a node that answers, or to the reason why none did.
+async def submit(
+    envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool = False, begun: Begun | None = None
+) -> Result:
+    """Carry one envelope to a node that answers, or to the reason why none did. `begun` is told of a new call whose
+    first attempt is on disk and about to leave.
 
     Raises UnknownParent, IdempotencyConflict, Unavailable (then nothing was accepted).
     """
@@ -126,6 +133,8 @@ async def submit(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool =
         rejected = result_of(journey, step.ending, step.why, None, duration_ms=0)
         observing.ended(journey.envelope, rejected)
         return rejected
+    if begun is not None:
+        begun(journey, step, parts)
     parts.under_way += 1
     try:
         result = await dispatch(call, journey, step, parts)
@@ -242,6 +251,7 @@ def new_call(call: OpenCall, journey: Journey, step: Attempt | Stop, *, keyed: b
         idempotency_key=envelope.idempotency_key,
         keyed=keyed,
         session_id=envelope.session_id,
+        mirror_of=None if journey.mirror_of is None else str(journey.mirror_of),
     )
     if isinstance(step, Attempt):
         note_attempt(call, step, 1)
@@ -272,16 +282,12 @@ async def dispatch(
         finally:
             parts.load.release(node.key)
         if outcome is None:
-            result = await told_by_the_database(call, parts)
-            if result.ending.code == CallStatus.CANCELLED:
-                parts.tell_cancelled(node.key, call.call_id, number)
+            result = await told_elsewhere(call, node.key, number, parts)
             observing.attempted(journey, attempt, number, told_outcome(result.ending), started_ns)
             return result
         if outcome.unreached:
             parts.suspect(node.key, outcome.reason)
-        if outcome.ended is Ended.SUCCEEDED and not offer.output.accepts(outcome.output):
-            errors = tuple(offer.output.errors(outcome.output, root="/output"))
-            outcome = Outcome(Ended.INVALID_OUTPUT, "its answer does not fit the output schema", errors=errors)
+        outcome = checked(outcome, offer)
         observing.attempted(journey, attempt, number, outcome, started_ns)
         if outcome.ended is Ended.SUCCEEDED:
             return await close(call, journey, Ending(None, output=outcome.output), attempt.why, node.key, number, parts)
@@ -292,6 +298,14 @@ async def dispatch(
         if isinstance(onward, Result):
             return onward
         journey, attempt, send = *onward, True
+
+
+def checked(outcome: Outcome, offer: Offer) -> Outcome:
+    """The outcome, unless its output is not what the node has declared."""
+    if outcome.ended is not Ended.SUCCEEDED or offer.output.accepts(outcome.output):
+        return outcome
+    errors = tuple(offer.output.errors(outcome.output, root="/output"))
+    return Outcome(Ended.INVALID_OUTPUT, "its answer does not fit the output schema", errors=errors)
 
 
 async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | tuple[Journey, Attempt]:
@@ -475,7 +489,8 @@ async def carry(
                     secret = parts.tables.secrets.get(node.service_id)
                     outcome = await parts.forwarder.forward(journey, node, number, secret, hear)
                     if outcome.ended is not Ended.ACKNOWLEDGED:
-                        parts.load.observe(node.key, loop.time() - started)
+                        if journey.mirror_of is None:
+                            parts.load.observe(node.key, loop.time() - started)
                         return outcome
                     call.note(Kind.ACKNOWLEDGED, attempt=number, node=node.key)
                     if not await write(call, parts):
@@ -485,7 +500,8 @@ async def carry(
                     await asyncio.sleep(1)
                     await refresh(live, call, number, parts, heard=False)
     except TimeoutError:
-        parts.load.observe(node.key, loop.time() - started)
+        if journey.mirror_of is None:
+            parts.load.observe(node.key, loop.time() - started)
         return live.verdict()
     finally:
         if stream is not None:
@@ -660,6 +676,14 @@ def stored_result(call: StoredCall, *, replayed: bool) -> Result:
 async def told_by_the_database(call: OpenCall, parts: LiveParts) -> Result:
     """The call was ended (or taken over) by somebody else: wait for its end and tell that."""
     return stored_result(await ended_call(UUID(call.call_id), parts), replayed=False)
+
+
+async def told_elsewhere(call: OpenCall, node: tuple[str, str], number: int, parts: LiveParts) -> Result:
+    """`told_by_the_database` while an attempt was out: where the call was cancelled, its node hears of it."""
+    result = await told_by_the_database(call, parts)
+    if result.ending.code == CallStatus.CANCELLED:
+        parts.tell_cancelled(node, call.call_id, number)
+    return result
 
 
 def told_outcome(end: Ending) -> Outcome:

@@ -91,7 +91,8 @@ class Engine:
         enter_call(str(row["id"]), row["trace_id"])
         try:
             result = await resume(row, self.parts)
-            observing.ended(envelope_of(row), result)
+            if row["mirror_of"] is None:
+                observing.ended(envelope_of(row), result)
             log.info("call %s recovered: %s", row["id"], result.ending.code or "succeeded")
         except Unavailable:
             log.warning("call %s could not be recovered now: the database is away", row["id"])
@@ -156,6 +157,9 @@ async def resume(row: dict[str, Any], parts: LiveParts) -> Result:
     )
     call.note(Kind.RECOVERED, {"action": action, "epoch": row["epoch"]})
     why = Why(row["route_id"] or "auto", row["table_revision"], "recovery")
+    if row["mirror_of"] is not None:
+        end = Ending("upstream_error", "the process that carried this copy is gone", outcome_unknown=True)
+        return await close(call, journey, end, why, (row["service_id"], row["node_id"]), row["attempts"], parts)
     match action:
         case Takeover.EXPIRE:
             unknown = progress.open is not None

@@ -34,6 +34,7 @@ class InvokeBody(msgspec.Struct, gc=False):
     labels: Any
     session_id: str | None
     context: Any
+    mirror: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeAnswer(msgspec.Struct, gc=False):
@@ -101,6 +102,7 @@ class Forwarder:
                 envelope.labels,
                 envelope.session_id,
                 envelope.context,
+                msgspec.UNSET if journey.mirror_of is None else True,
             )
         )
         sampled = is_sampled(journey.trace_id, envelope.parent_span, self.trace_sample)
@@ -108,6 +110,8 @@ class Forwarder:
             "Content-Type": "application/json",
             "traceparent": traceparent_of(journey.trace_id, attempt_span_id(call_id, attempt), sampled=sampled),
         }
+        if journey.mirror_of is not None:
+            headers["X-Reach-Mirror"] = "1"
         if secret is not None:
             headers |= signature_headers(secret, f"{call_id}.{attempt}", now_millis // 1000, body)
         try:

@@ -46,6 +46,8 @@ class LiveParts:
     stream_receipts_per_s: int
     cancel_timeout_s: float
     bounds: Bounds
+    most_mirrored: int
+    """Copies in flight at the most."""
     in_flight: int = 0
     """Calls that somebody waits for here, those included that join another or wait for their first commit."""
     under_way: int = 0
@@ -60,11 +62,15 @@ class LiveParts:
             raise Unavailable("the reach is starting: its tables are not loaded yet")
         return tables
 
+    def overload(self, urgency: str) -> str | None:
+        """Why there is no room for one more call of this urgency; None: there is."""
+        waiting_rows = len(self.journal.new_calls.waiting) + len(self.journal.moves.waiting)
+        return overload(urgency, self.bounds, in_flight=self.in_flight, waiting_rows=waiting_rows)
+
     @contextmanager
     def admitted(self, urgency: str) -> Iterator[None]:
         """Count one more call in flight. Raises Overloaded when there is no room for one of this urgency."""
-        waiting_rows = len(self.journal.new_calls.waiting) + len(self.journal.moves.waiting)
-        if why := overload(urgency, self.bounds, in_flight=self.in_flight, waiting_rows=waiting_rows):
+        if why := self.overload(urgency):
             raise Overloaded(why, self.policy.retry_after_ms)
         self.in_flight += 1
         try:
@@ -178,6 +184,7 @@ async def start_parts(role: str) -> LiveParts:
         settings.REACH_STREAM_RECEIPTS_PER_S,
         settings.REACH_CANCEL_TIMEOUT_S,
         Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS),
+        settings.REACH_MAX_MIRRORED,
     )
 
 

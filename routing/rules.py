@@ -20,7 +20,7 @@ from routing.core.conditions import Check, Condition, Operator, Source, is_numbe
 from routing.core.matching import CapabilityPattern, FallbackRule, Kind, Route, RouteTable, Strategy, compiled_glob
 from routing.core.ordering import in_order
 from routing.core.similarity import likeness
-from routing.core.sticking import CallKey, Canary
+from routing.core.sticking import CallKey, Canary, Mirror
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 32
@@ -44,7 +44,7 @@ RESERVED_IDS = {"auto"}  # what `route_id` says when no route matched
 TABLE_KEYS = ("routes", "fallback_rules")
 ROUTE_KEYS = (
     "id", "description", "enabled", "priority", "match", "strategy", "fallback_rules", "node_tags", "node_version",
-    "timeout_ms", "retry", "allow_callers", "canary",
+    "timeout_ms", "retry", "allow_callers", "canary", "mirror",
 )  # fmt: skip
 MATCH_KEYS = ("capability", "tags", "caller", "urgency")
 STRATEGY_KEYS = {
@@ -61,8 +61,6 @@ CONDITIONS = ("no_available_node", "circuit_open", "rate_limited", "timeout", "e
 ACTIONS = ("return_503", "next_route", "retry", "route_to")
 PLAIN_KEYS = ("caller", "session_id", "trace_id")
 URGENCIES = ("interactive", "normal", "bulk")
-LATER = "is not supported by this version"
-LATER_ROUTE_KEYS = ("mirror",)
 
 
 # --- Text → document -------------------------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ def check_operations(operations: Any, *, known_ids: Collection[str], base_revisi
 
 def read_route(value: Any, path: str, mistakes: Mistakes, table_rules: tuple[FallbackRule, ...] = ()) -> Route | None:
     """One route, with its mistakes added to `mistakes` (its id is then empty where that is one); None if no object."""
-    route = read_object(value, path, mistakes, ROUTE_KEYS, required=("id", "match", "strategy"), later=LATER_ROUTE_KEYS)
+    route = read_object(value, path, mistakes, ROUTE_KEYS, required=("id", "match", "strategy"))
     if route is None:
         return None
     capability, conditions = read_match(route["match"], f"{path}/match", mistakes) if "match" in route else (None, ())
@@ -254,6 +252,7 @@ def read_route(value: Any, path: str, mistakes: Mistakes, table_rules: tuple[Fal
         if "fallback_rules" in route
         else table_rules,
         canary=read_canary(route.get("canary"), f"{path}/canary", mistakes),
+        mirror=read_mirror(route.get("mirror"), f"{path}/mirror", mistakes),
         node_tags=frozenset(read_texts(route.get("node_tags"), f"{path}/node_tags", mistakes)),
         node_version=read_version_range(route.get("node_version"), f"{path}/node_version", mistakes),
         allow_callers=frozenset(
@@ -462,15 +461,27 @@ def read_canary(value: Any, path: str, mistakes: Mistakes) -> Canary | None:
     canary = read_object(value, path, mistakes, ("service", "percent", "sticky_by"), required=("service", "percent"))
     if canary is None:
         return None
-    service, percent = canary.get("service", "-"), canary.get("percent", 0)
-    if not isinstance(service, str) or ("service" in canary and not NAME.fullmatch(service)):
+    key = read_key(canary.get("sticky_by", "trace_id"), f"{path}/sticky_by", mistakes)
+    return Canary(*read_share(canary, path, mistakes), key)
+
+
+def read_mirror(value: Any, path: str, mistakes: Mistakes) -> Mirror | None:
+    """A stable share of the calls that is copied to one service."""
+    if value is None:
+        return None
+    mirror = read_object(value, path, mistakes, ("service", "percent"), required=("service", "percent"))
+    return None if mirror is None else Mirror(*read_share(mirror, path, mistakes))
+
+
+def read_share(value: dict[str, Any], path: str, mistakes: Mistakes) -> tuple[str, float]:
+    """A service and its percentage."""
+    service, percent = value.get("service", "-"), value.get("percent", 0)
+    if not isinstance(service, str) or ("service" in value and not NAME.fullmatch(service)):
         mistakes.add(f"{path}/service", f"{shown(service)} is not a service id")
     if not is_number(percent) or not 0 <= percent <= 100:
         mistakes.add(f"{path}/percent", f"must be a number from 0 to 100, not {shown(percent)}")
         percent = 0
-    return Canary(
-        str(service), float(percent), read_key(canary.get("sticky_by", "trace_id"), f"{path}/sticky_by", mistakes)
-    )
+    return str(service), float(percent)
 
 
 def read_weights(value: Any, path: str, mistakes: Mistakes) -> dict[str, int] | None:
@@ -563,16 +574,13 @@ def read_object(
     keys: Sequence[str],
     *,
     required: Sequence[str] = (),
-    later: Sequence[str] = (),
 ) -> dict[str, Any] | None:
     """An object that has only these keys. A key whose value is null counts as absent."""
     if not isinstance(value, dict):
         mistakes.add(path, f"must be an object, not {kind_of(value)}")
         return None
     for key in value:
-        if key in later:
-            mistakes.add(f"{path}/{escaped(key)}", f"{key} {LATER}")
-        elif key not in keys:
+        if key not in keys:
             mistakes.add(f"{path}/{escaped(key)}", unknown_key(key, keys))
     present = {key: item for key, item in value.items() if key in keys and item is not None}
     for key in required:

@@ -49,6 +49,7 @@ REFUSALS = [
     gettext_noop("suspect: only where nobody else can"),
     gettext_noop("tried already: only where nobody else can"),
     gettext_noop("takes only the canary's share"),
+    gettext_noop("takes only copies"),
     gettext_noop("a narrower service takes it"),
     gettext_noop("near its max_concurrency: only where nobody else can"),
     gettext_noop("a cheaper one takes it"),
@@ -58,6 +59,7 @@ REFUSALS = [
 ]
 NOTES = [
     gettext_noop("canary: %(percent)s %% to %(service)s, by %(key)s"),
+    gettext_noop("a copy of %(call)s; nobody waits for it"),
     gettext_noop("no canary: the call has no %(key)s"),
     gettext_noop("the canary %(service)s has no able node: the route's strategy chose"),
     gettext_noop("the canary %(service)s was tried already: the route's strategy chose"),
@@ -252,6 +254,9 @@ def extra_words(route: Route, document: Mapping[str, Any]) -> list[str]:
     if (canary := route.canary) is not None:
         share = {"percent": f"{canary.percent:g}", "service": canary.service, "key": canary.sticky_by}
         words.append(_("canary: %(percent)s %% to %(service)s, by %(key)s") % share)
+    if (mirror := route.mirror) is not None:
+        share = {"percent": f"{mirror.percent:g}", "service": mirror.service}
+        words.append(_("mirror: a copy of %(percent)s %% to %(service)s") % share)
     if route.node_tags:
         words.append(_("nodes with %(tags)s") % {"tags": ", ".join(sorted(route.node_tags))})
     if document.get("node_version"):

@@ -98,6 +98,8 @@ class Journey:
     """The number of the last attempt after which the backoff has been waited for."""
     reading: Mapping[str, Any] | None = None
     """How the envelope's intent was read, as `routed` shows it."""
+    mirror_of: UUID | None = None
+    """The call that this one is a copy of: nobody waits for it, and nothing is learnt from it."""
     idempotent: bool = False
     """Whether the last attempt's node declared the capability so."""
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from receipts.core.envelope import CallEnvelope
 from routing.core.conditions import Condition
 from routing.core.similarity import likeness
-from routing.core.sticking import CallKey, Canary
+from routing.core.sticking import CallKey, Canary, Mirror
 
 
 class VersionRange(Protocol):
@@ -101,6 +101,7 @@ class Route:
     conditions: tuple[Condition, ...] = ()
     fallback_rules: tuple[FallbackRule, ...] = ()
     canary: Canary | None = None
+    mirror: Mirror | None = None
     node_tags: frozenset[str] = frozenset()
     node_version: VersionRange | None = None
     timeout_ms: int | None = None

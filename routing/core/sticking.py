@@ -5,6 +5,7 @@ Every process comes to the same answer, since nothing but the key and the names 
 
 import hashlib
 from dataclasses import dataclass
+from uuid import UUID
 
 import msgspec
 
@@ -51,6 +52,18 @@ class Canary:
     def takes(self, route_id: str, key: str) -> bool:
         """Whether calls with this key are the canary's. Raising the percentage keeps those it has already."""
         return draw_of("canary", route_id, key) * 100 < self.percent
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A stable share of a route's calls that is copied to one service: `percent` (0 to 100) of their ids."""
+
+    service: str
+    percent: float
+
+    def takes(self, route_id: str, call_id: UUID) -> bool:
+        """Whether this call is copied."""
+        return draw_of("mirror", route_id, str(call_id)) * 100 < self.percent
 
 
 def draw_of(*parts: str) -> float:

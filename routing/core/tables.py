@@ -9,6 +9,7 @@ from routing.core.similarity import Vocabulary
 
 POOLS_KEPT = 4096
 CANARY_ONLY = "takes only the canary's share"
+MIRROR_ONLY = "takes only copies"
 
 
 class Tables:
@@ -85,14 +86,17 @@ class Tables:
         weights = strategy.weights if strategy is not None and only is None else None
         if weights is None and strategy is not None and strategy.type == "weighted_random":
             weights = {node.service_id: 1 for node, _offer in self.providers.get(capability, ())}
-        canary = route.canary.service if route is not None and route.canary is not None else None
+        kept_apart: dict[str, str] = {}
+        if services is None and route is not None:
+            if route.mirror is not None:
+                kept_apart[route.mirror.service] = MIRROR_ONLY
+            if route.canary is not None:
+                kept_apart[route.canary.service] = CANARY_ONLY
         candidates = [
             Candidate(
                 node,
                 offer,
-                CANARY_ONLY
-                if services is None and node.service_id == canary
-                else standing_refusal(node, route, call_tags, only=only),
+                kept_apart.get(node.service_id) or standing_refusal(node, route, call_tags, only=only),
                 node.health is Health.SUSPECT,
             )
             for node, offer in self.providers.get(capability, ())

@@ -168,6 +168,7 @@ def test_a_call_as_it_is_shown(get: Get, stored_call: Store):
         "labels": {"a": "b"},
         "idempotency_key": None,
         "session_id": None,
+        "mirror_of": None,
     }
 
 

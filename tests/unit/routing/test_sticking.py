@@ -2,6 +2,7 @@
 
 from collections import Counter
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from registry.core.node import Health
 from routing.core.balancing import stuck_to
 from routing.core.plan import Attempt, Policy, next_step
 from routing.core.pool import Field, Preferences, make_field
-from routing.core.sticking import CallKey
+from routing.core.sticking import CallKey, Mirror
 from routing.core.tables import Tables
 from tests.factories import NOW, KnownLoad, a_candidate, a_journey, a_node, an_attempt, an_envelope, chances, tables
 from tests.unit.routing.builders import a_rule, a_table
@@ -197,3 +198,29 @@ def test_a_call_without_the_key_is_not_the_canarys():
 def test_any_key_is_decided_the_same_way_twice(tenant, percent):
     found = with_canary(percent)
     assert attempt(of_tenant(tenant), found).chosen is attempt(of_tenant(tenant), found).chosen
+
+
+# --- Copies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("percent", [1, 5, 50])
+def test_a_mirror_has_its_percentage_of_the_calls(percent):
+    ids = [UUID(int=number) for number in range(10_000)]
+    taken = sum(Mirror("shadow", percent).takes("r", call_id) for call_id in ids)
+    assert abs(taken / 100 - percent) < 1.5
+
+
+@given(st.uuids(), st.floats(0, 100))
+def test_a_call_is_copied_or_not_whoever_asks(call_id, percent):
+    mirror = Mirror("shadow", percent)
+    assert mirror.takes("r", call_id) == Mirror("shadow", percent).takes("r", UUID(str(call_id)))
+    assert not Mirror("shadow", 0).takes("r", call_id) and Mirror("shadow", 100).takes("r", call_id)
+    if mirror.takes("r", call_id):
+        assert Mirror("shadow", min(100.0, percent + 1)).takes("r", call_id), "a growing share keeps what it has"
+
+
+def test_whom_a_route_mirrors_to_gets_nothing_else_unless_it_is_named():
+    nodes = a_node("old/1"), a_node("shadow/1")
+    mirrored = a_table(a_rule("r", mirror={"service": "shadow", "percent": 100}))
+    step = attempt(of_tenant("t"), tables(*nodes, routes=mirrored))
+    assert step.chosen.node.service_id == "old" and step.why.left_out == {"takes only copies": 1}

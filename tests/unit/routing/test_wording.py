@@ -8,7 +8,7 @@ from registry.wording import recognised
 from routing import wording
 from routing.core.plan import Attempt, Policy, next_step
 from routing.core.pool import WHY_SPARED
-from routing.core.tables import CANARY_ONLY
+from routing.core.tables import CANARY_ONLY, MIRROR_ONLY
 from tests.factories import NOW, KnownLoad, a_journey, a_node, an_attempt, an_envelope, chances, tables
 from tests.unit.routing.builders import a_rule, a_table
 
@@ -41,6 +41,6 @@ def test_every_note_is_one_that_can_be_translated(facts, tried, route):
     assert recognised(note)[0] in wording.NOTES
 
 
-@pytest.mark.parametrize("reason", [*WHY_SPARED, CANARY_ONLY, "at its max_concurrency (32)"])
+@pytest.mark.parametrize("reason", [*WHY_SPARED, CANARY_ONLY, MIRROR_ONLY, "at its max_concurrency (32)"])
 def test_every_reason_for_passing_a_node_over_can_be_translated(reason):
     assert recognised(reason)[0] in wording.REFUSALS
