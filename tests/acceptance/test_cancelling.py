@@ -138,8 +138,8 @@ def test_a_call_that_nobody_made(reach: Instance) -> None:
 
 def test_who_joined_it_is_told_too(new_agent: NewAgent, people: ThreadPoolExecutor) -> None:
     agent = new_agent(hang())
-    call_id, asked = at_work(people, agent, idempotency_key="once")
-    joined = people.submit(agent.call, idempotency_key="once")
+    call_id, asked = at_work(people, agent, idempotency_key="cancelled once")
+    joined = people.submit(agent.call, idempotency_key="cancelled once")
     time.sleep(0.2)  # whether it has joined cannot be seen from outside; either way it is told the same
     cancel(agent.reach, call_id)
     assert asked.result(timeout=2).json["code"] == joined.result(timeout=2).json["code"] == "cancelled"
