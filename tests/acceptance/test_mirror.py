@@ -46,7 +46,7 @@ def copy_of(reach: Instance, agent: Agent, call_id: str, *, ended: bool = True) 
 
 def test_a_copy_is_a_call_of_its_own(reach: Instance, mirrored: Mirrored) -> None:
     agent, other = mirrored()
-    told = agent.call({"page": 7}, idempotency_key="once", labels={"tenant": "emea"})
+    told = agent.call({"page": 7}, idempotency_key="copied once", labels={"tenant": "emea"})
     assert (told.status, told.json["output"], told.json["service_id"]) == (200, "the answer", agent.service_id)
     copy = copy_of(reach, agent, told.json["call_id"])
     assert (copy["status"], copy["output"], copy["service_id"]) == ("succeeded", "a copy's", other.service_id)
@@ -60,7 +60,7 @@ def test_a_copy_is_a_call_of_its_own(reach: Instance, mirrored: Mirrored) -> Non
     assert kinds_of(reach, copy["call_id"]) == ["accepted", "routed", "forwarded", "succeeded"]
     notes = receipts_of(reach, copy["call_id"])[1]["detail"]["notes"]
     assert notes == [f"a copy of {told.json['call_id']}; nobody waits for it"]
-    replayed = agent.call({"page": 7}, idempotency_key="once", labels={"tenant": "emea"})
+    replayed = agent.call({"page": 7}, idempotency_key="copied once", labels={"tenant": "emea"})
     assert replayed.json["replayed"] is True and len(other.node.invocations) == 1, "a replay is not copied"
 
 
@@ -103,9 +103,6 @@ def test_a_share_of_the_calls_and_never_more_than_a_node_takes(reach: Instance, 
     for _ in range(40):
         assert agent.call().status == 200
     wait_until(lambda: len(other.node.invocations) == 3, "it has what it takes")
-    metrics = reach.request("GET", "/metrics", key=reach.key).body.decode()
-    left_out = float(metrics.split('reach_mirrored_total{fate="full"} ')[1].split()[0])
-    assert 8 <= left_out + 3 <= 32
     gate.set()
     assert len(other.node.invocations) == 3
 
