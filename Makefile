@@ -29,15 +29,17 @@ run: install
 demo: install
 	@exec $(VENV_PYTHON) -m demo
 
-# Some acceptance tests watch the clock: those run one at a time, with the machine to themselves.
-TOGETHER := tests/unit tests/contract tests/integration sdk/tests $(addprefix tests/acceptance/,running sdk demo)
+# Some acceptance tests watch the clock: those run one at a time, with the machine to themselves. The others mostly wait.
+ACCEPTANCE := $(wildcard tests/acceptance/test_*.py)
+ALONE := $(addprefix tests/acceptance/test_,$(addsuffix .py,hostile_bodies kill9 long_jobs node_health overload published_change))
+TOGETHER := tests/unit tests/contract tests/integration sdk/tests \
+	$(addprefix tests/acceptance/,running sdk demo topology incidents) $(filter-out $(ALONE),$(ACCEPTANCE))
 test: install-dev
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile $(TOGETHER) $(ARGS)
-	$(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) tests/acceptance/incidents $(ARGS)
-	$(VENV_PYTHON) -m pytest -q tests/acceptance/topology $(ARGS)
+	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile $(TOGETHER) $(ARGS)
+	$(VENV_PYTHON) -m pytest -q $(ALONE) $(ARGS)
 
 test-topology: install-dev
-	REACH_TEST_TOPOLOGY=processes $(VENV_PYTHON) -m pytest -q $(wildcard tests/acceptance/test_*.py) tests/acceptance/sdk $(ARGS)
+	REACH_TEST_TOPOLOGY=processes $(VENV_PYTHON) -m pytest -q $(ACCEPTANCE) tests/acceptance/sdk $(ARGS)
 
 check: install-dev
 	$(VENV_PYTHON) -m ruff check .
