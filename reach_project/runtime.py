@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -40,6 +41,7 @@ IDLE_LINGER_S = 2.0  # above the 1.5 s for which our own client keeps an idle co
 def serve(say: Say) -> None:
     """Serve until SIGINT or SIGTERM, then stop everything that was started. Raises CannotStart."""
     asked_to_stop = _asked_to_stop()
+    _open_as_many_as_allowed()
     with contextlib.ExitStack() as undo:
         listener = undo.enter_context(_listener(settings.REACH_HOST, settings.REACH_PORT))
         url = f"http://{_shown(settings.REACH_HOST)}:{settings.REACH_PORT}"
@@ -77,6 +79,13 @@ def _start_all(say: Say, url: str, undo: contextlib.ExitStack, asked_to_stop: th
 
 def _nothing() -> None:
     """What is told to nobody."""
+
+
+def _open_as_many_as_allowed() -> None:
+    """A call under way holds two sockets; many systems allow a process 1,024 until it asks for more."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def welcome(url: str, fresh: Credentials | None, data: str) -> str:

@@ -36,14 +36,14 @@ SAMPLE = """
 SELECT c.capability, c.request, c.route_id, c.service_id, c.status = 'succeeded'
 FROM unnest(%s::uuid[], %s::uuid[]) AS slice(since, before) CROSS JOIN LATERAL (
     SELECT capability, request, route_id, service_id, status FROM calls
-    WHERE id >= slice.since AND id < slice.before ORDER BY id DESC LIMIT %s
+    WHERE id >= slice.since AND id < slice.before AND mirror_of IS NULL ORDER BY id DESC LIMIT %s
 ) AS c WHERE octet_length(c.request) <= %s
 """
 LIMITED = """
 SELECT c.capability, count(*)
 FROM unnest(%s::uuid[], %s::uuid[]) AS slice(since, before) CROSS JOIN LATERAL (
     SELECT capability, error FROM calls
-    WHERE id >= slice.since AND id < slice.before ORDER BY id DESC LIMIT %s
+    WHERE id >= slice.since AND id < slice.before AND mirror_of IS NULL ORDER BY id DESC LIMIT %s
 ) AS c WHERE c.error::json ->> 'code' = 'rate_limited' GROUP BY c.capability
 """
 
