@@ -375,6 +375,14 @@ REACH_INTENT_MIN_SCORE = limit(
 REACH_NEAR_LIMIT = limit(
     "REACH_NEAR_LIMIT", 0.8, "of max_concurrency", "so full, and interactive calls and cost_aware routes look elsewhere"
 )
+REACH_BREAKER_WINDOW_S = limit("REACH_BREAKER_WINDOW_S", 10.0, "s", "breakers judge the attempts of so long")
+REACH_BREAKER_ERROR_SHARE = limit("REACH_BREAKER_ERROR_SHARE", 0.5, "of 1", "more errors than this open a breaker")
+REACH_BREAKER_MIN_CALLS = limit("REACH_BREAKER_MIN_CALLS", 10, "attempts", "fewer at a service say too little of it")
+REACH_BREAKER_NODE_MIN_CALLS = limit("REACH_BREAKER_NODE_MIN_CALLS", 5, "attempts", "likewise of one node")
+REACH_BREAKER_OPEN_S = limit("REACH_BREAKER_OPEN_S", 5.0, "s", "nothing is sent for so long, then one attempt")
+REACH_BREAKER_TIMEOUT_S = limit(
+    "REACH_BREAKER_TIMEOUT_S", 1.0, "s", "a deadline that left a node less says nothing of it, only of its caller"
+)
 REACH_MAX_CANDIDATES_SHOWN = limit("REACH_MAX_CANDIDATES_SHOWN", 32, "nodes", "in `routed`; counts beyond")
 REACH_LATENCY_DECAY_S = limit("REACH_LATENCY_DECAY_S", 10.0, "s", "how fast a node's peak latency is forgotten")
 

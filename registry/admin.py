@@ -161,7 +161,7 @@ class StatusFilter(LinkFilter):
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [(status, title) for status, title in NODE_STATUS.items() if status != "ejected"]
+        return [(status, title) for status, title in NODE_STATUS.items()]
 
     def narrowed(self, queryset: Any, value: str) -> Any:
         return queryset.filter(with_status(value))

@@ -262,6 +262,43 @@ workers: one move, however many nodes a lost host has had.
 """
 
 
+EJECT = """
+WITH meant AS (
+    SELECT n.id, n.ejected_until, said.until_s, said.attempts, said.errors FROM registry_node n
+        JOIN unnest(%s::text[], %s::text[], %s::float8[], %s::int[], %s::int[])
+            AS said(service_id, node_id, until_s, attempts, errors) USING (service_id, node_id)
+    WHERE n.deleted_at IS NULL ORDER BY n.id FOR NO KEY UPDATE OF n
+), ejected AS (
+    UPDATE registry_node n SET ejected_until = to_timestamp(meant.until_s),
+        ejected_since = CASE WHEN meant.ejected_until IS NULL THEN clock_timestamp() ELSE n.ejected_since END,
+        ejected_reason = CASE WHEN meant.attempts > 1
+            THEN format('its breaker is open: %%s of %%s attempts failed', meant.errors, meant.attempts)
+            ELSE 'its breaker is open: another try has failed' END
+    FROM meant WHERE n.id = meant.id RETURNING n.id, n.health, n.admin_state, n.ejected_reason, meant.ejected_until
+)
+INSERT INTO registry_statuschange (node_id, at, status, reason)
+SELECT id, clock_timestamp(), 'ejected', ejected_reason FROM ejected
+WHERE ejected_until IS NULL AND admin_state = 'enabled' AND health IN ('ready', 'suspect')
+"""
+"""What is said of nodes whose breakers have opened: their services, their names, until when (epoch s), the attempts
+and the errors among them. Breakers are the dispatchers' to share, so this moves no snapshot: it is for who looks."""
+
+READMIT = """
+WITH meant AS (
+    SELECT n.id FROM registry_node n JOIN unnest(%s::text[], %s::text[]) AS said(service_id, node_id)
+        USING (service_id, node_id)
+    WHERE n.deleted_at IS NULL AND n.ejected_until IS NOT NULL ORDER BY n.id FOR NO KEY UPDATE OF n
+), readmitted AS (
+    UPDATE registry_node n SET ejected_until = NULL, ejected_since = NULL, ejected_reason = NULL
+    FROM meant WHERE n.id = meant.id RETURNING n.id, n.health, n.health_reason, n.admin_state
+)
+INSERT INTO registry_statuschange (node_id, at, status, reason)
+SELECT id, clock_timestamp(), health, CASE WHEN health = 'ready' THEN '' ELSE health_reason END FROM readmitted
+WHERE admin_state = 'enabled' AND health IN ('ready', 'suspect')
+"""
+"""The same nodes' services and names when their breakers have closed."""
+
+
 def suspect(doubts: Sequence[tuple[str, str, str]]) -> None:
     """`SUSPECT` from a worker: the service, name and reason of each node."""
     if doubts:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from registry import clock
 from registry.core.node import AdminState, Health, Status, Tier, visible_status
 from registry.querysets import NodeQuerySet
 from registry.wording import ADMIN_STATE, AUDIT_ACTION, NODE_STATUS, TIER, label
@@ -67,6 +68,9 @@ class Node(models.Model):
     health = models.CharField(_("health"), max_length=16, choices=health_choices, default=Health.STARTING)
     health_reason = models.TextField(_("reason"), blank=True, default="")
     health_since = models.DateTimeField(_("since"), default=timezone.now)
+    ejected_until = models.DateTimeField(_("ejected until"), null=True, blank=True)
+    ejected_since = models.DateTimeField(_("ejected since"), null=True, blank=True)
+    ejected_reason = models.TextField(_("why ejected"), null=True, blank=True)
     drain_until = models.DateTimeField(_("drains until"), null=True, blank=True)
     deleted_at = models.DateTimeField(_("deleted at"), null=True, blank=True)
     registered_at = models.DateTimeField(_("registered at"), default=timezone.now)
@@ -89,14 +93,25 @@ class Node(models.Model):
     @property
     def status(self) -> Status:
         return visible_status(
-            Health(self.health), self.health_reason, AdminState(self.admin_state), expired=self.lease.expired
+            Health(self.health),
+            self.health_reason,
+            AdminState(self.admin_state),
+            expired=self.lease.expired,
+            ejected=self.ejected_reason if self.is_ejected else None,
         )
+
+    @property
+    def is_ejected(self) -> bool:
+        """Whether a breaker keeps calls away; it lapses by itself, whatever becomes of who has opened it."""
+        return self.ejected_until is not None and self.ejected_until > clock.now()
 
     @property
     def status_since(self) -> datetime:
         """Since when the visible status holds."""
         if AdminState(self.admin_state) is not AdminState.ENABLED:
             return self.admin_state_since
+        if self.status.name == "ejected":
+            return self.ejected_since or self.health_since
         return self.lease.expired_since or self.health_since
 
 

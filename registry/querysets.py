@@ -3,7 +3,8 @@
 from django.db import models
 from django.db.models import Q
 
-from registry.core.node import AdminState, Health
+from registry import clock
+from registry.core.node import EJECTABLE, AdminState, Health
 
 
 def able(prefix: str = "") -> Q:
@@ -18,7 +19,11 @@ def with_status(status: str) -> Q:
         return Q(admin_state=status)
     if status == "expired":
         return Q(admin_state=AdminState.ENABLED, lease__expired=True)
-    return Q(admin_state=AdminState.ENABLED, lease__expired=False, health=status)
+    shown = Q(admin_state=AdminState.ENABLED, lease__expired=False)
+    ejected = Q(ejected_until__gt=clock.now(), health__in=EJECTABLE)
+    if status == "ejected":
+        return shown & ejected
+    return shown & Q(health=status) & ~ejected
 
 
 class NodeQuerySet(models.QuerySet):

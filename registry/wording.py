@@ -87,6 +87,8 @@ SENTENCES: list[str] = [
     gettext_noop("not connected: %(reason)s"),
     gettext_noop("%(node)s is leaving; it can be changed when it has registered again"),
     gettext_noop("there is no node %(node)s"),
+    gettext_noop("its breaker is open: %(errors)s of %(attempts)s attempts failed"),
+    gettext_noop("its breaker is open: another try has failed"),
     gettext_noop("first start"),
     gettext_noop("a key cannot give away what it does not have: %(scopes)s"),
 ]

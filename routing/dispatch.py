@@ -123,11 +123,11 @@ async def submit(
         existing = await parts.journal.accept(row, call.taken())
     except BaseException:
         if claimed:
-            parts.load.release(claimed)
+            parts.load.give_back(claimed)
         raise
     if existing is not None:
         if claimed:
-            parts.load.release(claimed)
+            parts.load.give_back(claimed)
         return await join(existing, envelope, parts)
     if isinstance(step, Stop):
         rejected = result_of(journey, step.ending, step.why, None, duration_ms=0)
@@ -283,8 +283,11 @@ async def dispatch(
             parts.load.release(node.key)
         if outcome is None:
             result = await told_elsewhere(call, node.key, number, parts)
-            observing.attempted(journey, attempt, number, told_outcome(result.ending), started_ns)
+            outcome = told_outcome(result.ending)
+            parts.judge(node.key, None if result.ending.code == CallStatus.CANCELLED else outcome, started_ns)
+            observing.attempted(journey, attempt, number, outcome, started_ns)
             return result
+        parts.judge(node.key, outcome, started_ns)
         if outcome.unreached:
             parts.suspect(node.key, outcome.reason)
         outcome = checked(outcome, offer)
@@ -369,7 +372,7 @@ async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: 
         return written
     finally:
         if not written:
-            parts.load.release(node.key)
+            parts.load.give_back(node.key)
 
 
 def write(call: OpenCall, parts: LiveParts, *, give_up_at: float | None = None, **changes: Any) -> asyncio.Future[bool]:
@@ -520,7 +523,10 @@ def streamed_receipts(
 
 def became_unable(attempt: Attempt, parts: LiveParts) -> str | None:
     """A second look after the flush: the tables may have moved since the decision."""
-    node = parts.tables.nodes.get(attempt.chosen.node.key)
+    key = attempt.chosen.node.key
+    if parts.load.is_open(key):
+        return "its breaker has opened"
+    node = parts.tables.nodes.get(key)
     if node is attempt.chosen.node:
         return None
     return "it is no longer registered" if node is None else standing_refusal(node, None, frozenset())

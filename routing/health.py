@@ -1,25 +1,63 @@
 """What one process knows of its nodes from its own calls: the one mutable object of the hot path."""
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from time import monotonic
+from typing import Final
 
+from registry.clock import now_s
 from registry.core.node import Health
 from routing.core.balancing import peak_ewma
+from routing.core.breaker import (
+    FRESH,
+    OF_SERVICE,
+    Breaker,
+    BreakerRules,
+    Shut,
+    Shuts,
+    State,
+    after_attempt,
+    trial_lost,
+    tried,
+)
 from routing.core.tables import Tables
 
 NodeKey = tuple[str, str]
+NOTHING_SHUT: Final[Shuts] = {}
+NODE_RULES = BreakerRules(min_calls=5)
+SERVICE_RULES = BreakerRules(min_calls=10)
 
 
 class NodeLoad:
-    """In-flight calls and peak-EWMA latency per node. Single-threaded: one event loop owns it."""
+    """In-flight calls, peak-EWMA latency and breakers. Single-threaded: one event loop owns it."""
 
-    def __init__(self, *, decay_s: float, suspicion_s: float = 0.0):
+    def __init__(
+        self,
+        *,
+        decay_s: float,
+        suspicion_s: float = 0.0,
+        node_rules: BreakerRules = NODE_RULES,
+        service_rules: BreakerRules = SERVICE_RULES,
+        clock: Callable[[], float] = now_s,
+    ):
         self.decay_s, self.suspicion_s = decay_s, suspicion_s
+        self.node_rules, self.service_rules, self.clock = node_rules, service_rules, clock
         self.suspected: dict[NodeKey, float] = {}
         self.told: dict[NodeKey, float] = {}
         self.flying: dict[NodeKey, int] = {}
         self.latencies: dict[NodeKey, tuple[float, float]] = {}
+        self.breakers: dict[NodeKey, Breaker] = {}
+        """By node; a service's own has `OF_SERVICE` for the node."""
+        self.opened: dict[NodeKey, Breaker] = {}
+        """Those of them that are not closed."""
+        self.openings = 0
+        """How often a breaker has opened here."""
+        self.seen: tuple[Shuts, float] = (NOTHING_SHUT, 0.0)
+        """What `shut` has found last, and until when (s) that holds."""
+        self.when_turned: list[Callable[[NodeKey, Breaker], None]] = []
+        """Told of each breaker that opens or closes here."""
+
+    # --- Load --------------------------------------------------------------------------------------------------------
 
     def in_flight(self, key: NodeKey) -> int:
         return self.flying.get(key, 0)
@@ -30,8 +68,10 @@ class NodeLoad:
         return average * math.exp(-(monotonic() - at) / self.decay_s) if average else 0.0
 
     def claim(self, key: NodeKey) -> None:
-        """Count one more call in flight, before anything is awaited after the decision."""
+        """Count one more call in flight, before anything is awaited after the decision; it may be a breaker's trial."""
         self.flying[key] = self.flying.get(key, 0) + 1
+        if self.opened:
+            self.begin_trial(key)
 
     def release(self, key: NodeKey) -> None:
         if left := self.flying[key] - 1:
@@ -39,11 +79,19 @@ class NodeLoad:
         else:
             del self.flying[key]
 
+    def give_back(self, key: NodeKey) -> None:
+        """Release a claim of which nothing came: no envelope was sent."""
+        self.release(key)
+        if self.opened:
+            self.lose_trial(key)
+
     def observe(self, key: NodeKey, elapsed_s: float) -> None:
         """Take in how long the node had a call."""
         now = monotonic()
         average, at = self.latencies.get(key, (0.0, now))
         self.latencies[key] = (peak_ewma(average, elapsed_s, now - at, decay_s=self.decay_s), now)
+
+    # --- Suspicion ---------------------------------------------------------------------------------------------------
 
     def suspect(self, key: NodeKey) -> bool:
         """The way to a node has just failed: it is taken last for a while. True when the others should hear of it.
@@ -66,11 +114,98 @@ class NodeLoad:
                 del self.suspected[key]
         return self.suspected
 
+    # --- Breakers ----------------------------------------------------------------------------------------------------
+
+    def shut(self) -> Shuts:
+        """The breakers through which nothing may go now; nearly always none. Worked out when one of them turns."""
+        if not self.opened:
+            return NOTHING_SHUT
+        now = self.clock()
+        found, until_s = self.seen
+        if now < until_s:
+            return found
+        shuts: dict[NodeKey, Shut] = {}
+        until_s = math.inf
+        for key, breaker in self.opened.items():
+            rules = self.rules_of(key)
+            state = breaker.state(rules, now)
+            if state is not State.HALF_OPEN:
+                turns_at_s = breaker.turns_at_s(rules, now)
+                shuts[key] = Shut(state, turns_at_s, *breaker.opened_by)
+                until_s = min(until_s, turns_at_s)
+        self.seen = (shuts, until_s)
+        return shuts
+
+    def is_open(self, key: NodeKey) -> bool:
+        """Whether a node's breaker or that of its service is open; the trial of a half-open one may go on."""
+        if not self.opened:
+            return False
+        shuts = self.shut()
+        return any(one in shuts and shuts[one].state is State.OPEN for one in breakers_of(key))
+
+    def judge(self, key: NodeKey, *, failed: bool | None, began_s: float) -> None:
+        """An attempt that began at `began_s` (by the reach's clock) has ended; `failed`: None says nothing."""
+        if failed is None:
+            if self.opened:
+                self.lose_trial(key)
+            return
+        now = self.clock()
+        for one in breakers_of(key):
+            before = self.breakers.get(one, FRESH)
+            after = after_attempt(before, self.rules_of(one), failed=failed, began_s=began_s, now_s=now)
+            self.breakers[one] = after
+            if after.opened_at_s != before.opened_at_s:
+                self.turn(one, after)
+
+    def turn(self, key: NodeKey, breaker: Breaker) -> None:
+        """A breaker has opened or closed."""
+        self.set(key, breaker)
+        self.openings += breaker.opened_at_s is not None
+        for told in self.when_turned:
+            told(key, breaker)
+
+    def set(self, key: NodeKey, breaker: Breaker) -> None:
+        self.breakers[key] = breaker
+        if breaker.opened_at_s is None:
+            self.opened.pop(key, None)
+        else:
+            self.opened[key] = breaker
+        self.seen = (NOTHING_SHUT, 0.0)
+
+    def begin_trial(self, key: NodeKey) -> None:
+        now = self.clock()
+        for one in breakers_of(key):
+            breaker = self.opened.get(one)
+            if breaker is not None and breaker.state(self.rules_of(one), now) is State.HALF_OPEN:
+                self.set(one, tried(breaker, now))
+
+    def lose_trial(self, key: NodeKey) -> None:
+        for one in breakers_of(key):
+            breaker = self.opened.get(one)
+            if breaker is not None and breaker.trial_at_s is not None:
+                self.set(one, trial_lost(breaker))
+
+    def rules_of(self, key: NodeKey) -> BreakerRules:
+        return self.node_rules if key[1] else self.service_rules
+
+    # --- The tables --------------------------------------------------------------------------------------------------
+
     def heed(self, tables: Tables) -> None:
         """The tables have moved: a suspicion that they know of is theirs to end, and who is gone is forgotten."""
         for key in list(self.suspected):
             if (node := tables.nodes.get(key)) is None or node.health is not Health.READY:
                 del self.suspected[key]
-        for known in (self.latencies, self.told):
-            for key in known.keys() - tables.nodes.keys():
-                del known[key]
+        gone: Mapping[NodeKey, object]
+        for gone in (self.latencies, self.told, self.breakers, self.opened):
+            for key in [key for key in gone if key not in tables.nodes and not is_service_of(key, tables)]:
+                del gone[key]
+        self.seen = (NOTHING_SHUT, 0.0)
+
+
+def breakers_of(key: NodeKey) -> tuple[NodeKey, NodeKey]:
+    """The keys of the two breakers that an attempt at a node goes through."""
+    return key, (key[0], OF_SERVICE)
+
+
+def is_service_of(key: NodeKey, tables: Tables) -> bool:
+    return not key[1] and key[0] in tables.services

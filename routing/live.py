@@ -13,13 +13,16 @@ from uuid import UUID, uuid4
 from django.conf import settings
 
 from receipts.cancelling import note_not_told
+from receipts.core.journey import Outcome
 from receipts.journal import Journal
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
+from registry.clock import now_ns
 from registry.core.node import Node, Tier
 from registry.database import conninfo
 from registry.errors import Unavailable
-from registry.health import SUSPECT
+from registry.health import EJECT, READMIT, SUSPECT
+from routing.core.breaker import Breaker, BreakerRules, is_error
 from routing.core.plan import Policy
 from routing.core.shedding import Bounds, overload
 from routing.core.tables import Tables
@@ -29,6 +32,9 @@ from routing.health import NodeLoad
 from routing.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+
+TELL_TURNS_S = 0.1
+"""Breakers that turn within so long (s) are told to the database in one statement."""
 
 
 @dataclass(slots=True)
@@ -48,12 +54,16 @@ class LiveParts:
     bounds: Bounds
     most_mirrored: int
     """Copies in flight at the most."""
+    breaker_timeout_s: float
+    """A deadline that left a node less (s) says nothing of it."""
     in_flight: int = 0
     """Calls that somebody waits for here, those included that join another or wait for their first commit."""
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
     telling: set[asyncio.Task[None]] = field(default_factory=set)
+    turned: dict[tuple[str, str], Breaker] = field(default_factory=dict)
+    """Nodes' breakers that have opened or closed, on their way into the database."""
 
     @property
     def tables(self) -> Tables:
@@ -82,6 +92,40 @@ class LiveParts:
         """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""
         if self.load.suspect(node):
             self.tell(self.tell_suspicion(node, reason))
+
+    def judge(self, node: tuple[str, str], outcome: Outcome | None, started_ns: int) -> None:
+        """An attempt that started then has ended: what its breakers make of it. None: its call was cancelled."""
+        elapsed_s = (now_ns() - started_ns) / 1e9
+        failed = None if outcome is None else is_error(outcome, elapsed_s, least_timeout_s=self.breaker_timeout_s)
+        self.load.judge(node, failed=failed, began_s=started_ns / 1e9)
+
+    def note_turn(self, key: tuple[str, str], breaker: Breaker) -> None:
+        """A breaker has opened or closed: show a node as ejected, or no more. Many at once are one statement."""
+        service_id, node_id = key
+        by = f" after {breaker.opened_by[1]} errors of {breaker.opened_by[0]}" if breaker.opened_by[0] > 1 else ""
+        name = f"{service_id}/{node_id}" if node_id else f"service {service_id}"
+        log.warning("the breaker of %s is %s", name, f"open{by}" if breaker.opened_at_s else "closed")
+        if node_id:
+            if not self.turned:
+                self.tell(self.tell_turns())
+            self.turned[key] = breaker
+
+    async def tell_turns(self) -> None:
+        await asyncio.sleep(TELL_TURNS_S)
+        turned, self.turned = self.turned, {}
+        opened = [
+            (service_id, node_id, breaker.since_s, *breaker.opened_by)
+            for (service_id, node_id), breaker in turned.items()
+            if breaker.opened_at_s is not None
+        ]
+        closed = [key for key, breaker in turned.items() if breaker.opened_at_s is None]
+        try:
+            if opened:
+                await self.journal.read(EJECT, *(list(column) for column in zip(*opened, strict=True)))
+            if closed:
+                await self.journal.read(READMIT, *(list(column) for column in zip(*closed, strict=True)))
+        except Unavailable:
+            log.warning("breakers of %d nodes have turned here alone: the database is away", len(turned))
 
     async def tell_suspicion(self, node: tuple[str, str], reason: str) -> None:
         try:
@@ -138,6 +182,15 @@ def policy_from_settings() -> Policy:
     )
 
 
+def breaker_rules(min_calls: int) -> BreakerRules:
+    return BreakerRules(
+        min_calls,
+        window_s=settings.REACH_BREAKER_WINDOW_S,
+        error_share=settings.REACH_BREAKER_ERROR_SHARE,
+        open_s=settings.REACH_BREAKER_OPEN_S,
+    )
+
+
 async def start_parts(role: str) -> LiveParts:
     """Start journal, snapshot and client on the running loop; they reach for the database until it is there."""
     database = await asyncio.to_thread(partial(conninfo, "reach"))
@@ -167,12 +220,17 @@ async def start_parts(role: str) -> LiveParts:
         allowed=allowed_addresses(),
         trace_sample=settings.REACH_TRACE_SAMPLE,
     )
-    load = NodeLoad(decay_s=settings.REACH_LATENCY_DECAY_S, suspicion_s=settings.REACH_SUSPICION_S)
+    load = NodeLoad(
+        decay_s=settings.REACH_LATENCY_DECAY_S,
+        suspicion_s=settings.REACH_SUSPICION_S,
+        node_rules=breaker_rules(settings.REACH_BREAKER_NODE_MIN_CALLS),
+        service_rules=breaker_rules(settings.REACH_BREAKER_MIN_CALLS),
+    )
     snapshot.when_loaded.append(load.heed)
     await journal.start()
     await snapshot.start()
     keyring.fetch = partial(fetch_key, journal)
-    return LiveParts(
+    parts = LiveParts(
         owner,
         journal,
         snapshot,
@@ -185,7 +243,10 @@ async def start_parts(role: str) -> LiveParts:
         settings.REACH_CANCEL_TIMEOUT_S,
         Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS),
         settings.REACH_MAX_MIRRORED,
+        settings.REACH_BREAKER_TIMEOUT_S,
     )
+    load.when_turned.append(parts.note_turn)
+    return parts
 
 
 async def fetch_key(journal: Journal, digest: str) -> Key | None:

@@ -10,6 +10,7 @@ from receipts.core.journey import Ended, Journey, Outcome, Tried
 from registry.core.node import Node, Offer
 from registry.schemas import compile_schema
 from routing.core.balancing import Chance
+from routing.core.breaker import Shut, Shuts
 from routing.core.matching import EMPTY_TABLE, RouteTable
 from routing.core.pool import Candidate
 from routing.core.tables import Tables
@@ -95,8 +96,10 @@ class KnownLoad:
         flying: dict[str, int] | None = None,
         latency_s: dict[str, float] | None = None,
         suspected: Iterable[str] = (),
+        shut: dict[str, Shut] | None = None,
     ):
         self._flying, self._latency_s = flying or {}, latency_s or {}
+        self._shut = {split(name): known for name, known in (shut or {}).items()}
         self._suspected = {tuple(name.split("/")) for name in suspected}
 
     def in_flight(self, key: tuple[str, str]) -> int:
@@ -107,6 +110,14 @@ class KnownLoad:
 
     def suspects(self) -> Container[tuple[str, ...]]:
         return self._suspected
+
+    def shut(self) -> Shuts:
+        return self._shut
+
+
+def split(name: str) -> tuple[str, str]:
+    service_id, _slash, node_id = name.partition("/")
+    return service_id, node_id
 
 
 def chances(values: Sequence[float]) -> Chance:

@@ -98,12 +98,23 @@ class Status:
     reason: str
 
 
-def visible_status(health: Health, reason: str, admin_state: AdminState, *, expired: bool) -> Status:
-    """Fold what was decided, leased and seen into the one status operators read; the strongest refusal wins."""
+EJECTABLE = frozenset({Health.READY, Health.SUSPECT})
+"""Where an open breaker is what keeps calls away; otherwise something stronger does."""
+
+
+def visible_status(
+    health: Health, reason: str, admin_state: AdminState, *, expired: bool, ejected: str | None = None
+) -> Status:
+    """Fold what was decided, leased and seen into the one status operators read; the strongest refusal wins.
+
+    `ejected` says why nothing is sent to a node that could take calls (None: it is sent some).
+    """
     if admin_state is AdminState.DISABLED:
         return Status("disabled", "disabled by an operator")
     if admin_state is AdminState.DRAINING:
         return Status("draining", "takes no new calls; running ones may finish")
     if expired:
         return Status("expired", "lease ran out: no heartbeat in time")
+    if ejected is not None and health in EJECTABLE:
+        return Status("ejected", ejected)
     return Status(health.value, "" if health is Health.READY else reason)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
+from routing.core.breaker import Shuts
 from routing.core.pool import Candidate, Field
 from routing.core.sticking import draw_of
 
@@ -21,6 +22,10 @@ class Load(Protocol):
 
     def suspects(self) -> Container[tuple[str, str]]:
         """Nodes that this process's own calls have just failed to reach."""
+        ...
+
+    def shut(self) -> Shuts:
+        """Breakers through which nothing may go now."""
         ...
 
 

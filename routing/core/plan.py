@@ -3,9 +3,11 @@
 Pure: tables, load, time and chance are arguments. `explain` runs the same code and sends nothing.
 """
 
-from collections.abc import Container, Mapping
+import math
+from collections.abc import Container, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from receipts.core.ending import Ending
@@ -13,10 +15,11 @@ from receipts.core.envelope import CallEnvelope, Urgency
 from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
 from routing.core.balancing import Chance, Load
+from routing.core.breaker import NODE_SHUT, OF_SERVICE, SERVICE_SHUT, Shuts, State, shut_note
 from routing.core.intent import unknown_sentence, unread_sentence
 from routing.core.limits import pick_within_limits
 from routing.core.matching import Route, Strategy, matched_routes
-from routing.core.pool import Candidate, Field, Pool, Preferences, make_field
+from routing.core.pool import NOTHING_SHUT, Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
 from routing.core.similarity import remembered_likeness
 from routing.core.sticking import Canary
@@ -170,7 +173,7 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
         if route is not None and route.allow_callers and caller not in route.allow_callers:
             ending = Ending("forbidden", f"route {route.id} does not take calls from {caller}")
             return Stop(ending, Why(route_id, tables.revision, strategy, fallbacks=fallbacks))
-        search = look_for_node(journey, route, tables, load, policy, chance)
+        search = look_for_node(journey, route, tables, load, policy, chance, now_millis)
         found = search.found
         why = Why(route_id, tables.revision, strategy, found.shown, found.left_out, fallbacks, search.notes)
         if search.chosen is not None:
@@ -194,6 +197,8 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
             return Wait(taken.wait_ms or 0, replace(why, fallbacks=fallbacks))
     answers_503 = taken is not None and taken.action == "return_503"
     wait_ms = taken.wait_ms if taken is not None and answers_503 else None
+    if wait_ms is None and search.again_at_s is not None:
+        wait_ms = max(1, math.ceil(search.again_at_s * 1000 - now_millis))
     ending = Ending(
         "no_available_node" if answers_503 and search.condition == "rate_limited" else search.condition,
         no_node_sentence(journey.envelope, search.found),
@@ -212,28 +217,36 @@ class Search:
     hopeless: Ending | None = None
     """How the call ends where waiting or another route of the same capability would not help."""
     notes: tuple[str, ...] = ()
+    again_at_s: float | None = None
+    """When somebody may take calls again (s by the reach's clock), where that is known."""
 
 
 def look_for_node(
-    journey: Journey, route: Route | None, tables: Tables, load: Load, policy: Policy, chance: Chance
+    journey: Journey,
+    route: Route | None,
+    tables: Tables,
+    load: Load,
+    policy: Policy,
+    chance: Chance,
+    now_millis: int,
 ) -> Search:
     """Somebody for the call: of the canary where the call is the canary's, else by the route's strategy."""
     notes: tuple[str, ...] = ()
     if journey.handed_to is not None:
         pool = tables.pool(journey.envelope.capability, route, journey.envelope.tags, only=journey.handed_to)
-        search = look_in(pool, journey, AUTO_STRATEGY, load, policy, chance)
+        search = look_in(pool, journey, AUTO_STRATEGY, load, policy, chance, now_millis)
         return replace(search, notes=(f"a fallback rule has handed it to {journey.handed_to}", *search.notes))
     if route is not None and route.canary is not None:
         is_canary, note = canary_verdict(journey, route.id, route.canary)
         if is_canary:
             pool = tables.pool(journey.envelope.capability, route, journey.envelope.tags, only=route.canary.service)
-            search = look_in(pool, journey, route.strategy, load, policy, chance)
+            search = look_in(pool, journey, route.strategy, load, policy, chance, now_millis)
             if search.chosen is not None:
                 return replace(search, notes=(note, *search.notes))
             note = f"the canary {route.canary.service} has no able node: the route's strategy chose"
         notes = (note,) if note else ()
     pool = tables.pool(journey.envelope.capability, route, journey.envelope.tags)
-    search = look_in(pool, journey, route.strategy if route else AUTO_STRATEGY, load, policy, chance)
+    search = look_in(pool, journey, route.strategy if route else AUTO_STRATEGY, load, policy, chance, now_millis)
     return replace(search, notes=notes + search.notes) if notes else search
 
 
@@ -249,7 +262,9 @@ def canary_verdict(journey: Journey, route_id: str, canary: Canary) -> tuple[boo
     return True, f"canary: {canary.percent:g} % to {canary.service}, by {canary.sticky_by}"
 
 
-def look_in(pool: Pool, journey: Journey, strategy: Strategy, load: Load, policy: Policy, chance: Chance) -> Search:
+def look_in(
+    pool: Pool, journey: Journey, strategy: Strategy, load: Load, policy: Policy, chance: Chance, now_millis: int
+) -> Search:
     """Filter a pool by payload, callers, loops, suspicion and limits; pick by the strategy."""
     envelope = journey.envelope
     refusals = group_refusals(pool, journey)
@@ -259,21 +274,45 @@ def look_in(pool: Pool, journey: Journey, strategy: Strategy, load: Load, policy
         likenesses = tuple(remembered_likeness(wanted, group.words) for group in pool.groups)
         unlike = unlike_refusals(refusals, likenesses, strategy.min_score)
     cheap_first = envelope.urgency == Urgency.BULK and strategy.type not in BOUND
-    found = pool.field(unlike, likenesses, cheap_first=cheap_first)
+    shuts = load.shut()
+    shut = pool.breakers.intersection(shuts) if shuts else NOTHING_SHUT
+    found = pool.field(unlike, likenesses, cheap_first=cheap_first, shut=shut)
     found = sparing(load.suspects(), untried(without_loops(found, journey), journey))
+    notes = shut_notes(shut, shuts, now_millis) if shut else ()
     if not found.able:
-        return Search(found, None, hopeless=whole_refusal(pool, refusals, envelope, found))
+        if shut and (NODE_SHUT in found.left_out or SERVICE_SHUT in found.left_out):
+            return Search(found, None, "circuit_open", notes=notes, again_at_s=first_trial_s(found, shuts))
+        return Search(found, None, hopeless=whole_refusal(pool, refusals, envelope, found), notes=notes)
     careful = strategy.type == "cost_aware" or (envelope.urgency == Urgency.INTERACTIVE and strategy.type != "sticky")
     near_limit = policy.near_limit if careful else None
     key = strategy.key.of(journey) if strategy.key is not None else None
     missing = strategy.key is not None and key is None
     found, chosen = pick_within_limits(strategy.type, found, load, chance, key, near_limit=near_limit)
-    return Search(
-        found,
-        chosen,
-        "no_available_node" if chosen else "rate_limited",
-        notes=(f"sticks to nothing: the call has no {strategy.key}; the least loaded was chosen",) if missing else (),
-    )
+    if missing:
+        notes += (f"sticks to nothing: the call has no {strategy.key}; the least loaded was chosen",)
+    return Search(found, chosen, "no_available_node" if chosen else "rate_limited", notes=notes)
+
+
+def shut_notes(shut: Set[NodeKey], shuts: Shuts, now_millis: int) -> tuple[str, ...]:
+    """A sentence for each of these breakers; services' first, and the rest counted."""
+    some = sorted(shut, key=lambda key: (key[1] != OF_SERVICE, key)) if len(shut) < 1000 else shut
+    notes = [shut_note(key, shuts[key], now_millis / 1000) for key in islice(some, BREAKERS_TOLD)]
+    if len(shut) > BREAKERS_TOLD:
+        notes.append(f"and {len(shut) - BREAKERS_TOLD} more breakers are open")
+    return tuple(notes)
+
+
+def first_trial_s(found: Field, shuts: Shuts) -> float | None:
+    """When the first of the candidates behind breakers may be tried again; None where that is being tried now."""
+    moments = []
+    for candidate in found.candidates:
+        if candidate.refusal in (NODE_SHUT, SERVICE_SHUT):
+            node = candidate.node
+            behind = [s for key in (node.key, (node.service_id, OF_SERVICE)) if (s := shuts.get(key)) is not None]
+            if any(shut.state is State.TRYING for shut in behind):
+                return None
+            moments.append(max(shut.until_s for shut in behind))
+    return min(moments, default=None)
 
 
 class Past(Enum):
@@ -316,6 +355,7 @@ LOOP = "is already working on this payload higher up the chain"
 BOUND = frozenset({"weighted_random", "sticky"})
 """Strategies whose choice urgency does not bend: reviewed weights stay what they are, and what sticks stays."""
 AUTO_STRATEGY = Strategy("least_loaded")
+BREAKERS_TOLD = 8
 NOBODY = make_field((), Preferences())
 
 

@@ -5,13 +5,16 @@ pool of ten thousand nodes costs a call no more than one of ten.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
 from registry.core.node import AdminState, Health, Node, Offer, Schema
+from routing.core.breaker import NODE_SHUT, OF_SERVICE, SERVICE_SHUT
 from routing.core.matching import Route
+
+NOTHING_SHUT: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +96,7 @@ CANDIDATES_KEPT = 100_000
 class Pool:
     """All providers a route may use, grouped; `field` is remembered per set of groups that take the call."""
 
-    __slots__ = ("fields", "fields_kept", "groups", "preferences")
+    __slots__ = ("breakers", "fields", "fields_kept", "groups", "preferences")
 
     def __init__(self, candidates: Iterable[Candidate], preferences: Preferences, *, by_words: bool = False):
         grouped: dict[tuple[str, frozenset[str], str], list[Candidate]] = {}
@@ -105,6 +108,9 @@ class Pool:
             Group(members[0].offer.input, callers, tuple(members), words)
             for (_, callers, words), members in grouped.items()
         )
+        members = [candidate.node.key for group in self.groups for candidate in group.candidates]
+        self.breakers = frozenset(members) | {(service_id, OF_SERVICE) for service_id, _node_id in members}
+        """The keys of all breakers that calls to this pool go through."""
         self.preferences = preferences
         self.fields: dict[tuple[Any, ...], Field] = {}
         count = sum(len(group.candidates) for group in self.groups)
@@ -116,14 +122,22 @@ class Pool:
         likenesses: tuple[float, ...] | None = None,
         *,
         cheap_first: bool = False,
+        shut: Set[tuple[str, str]] = NOTHING_SHUT,
     ) -> Field:
-        """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in)."""
-        key = (refusals, likenesses, cheap_first)
+        """The field of a call; `refusals` has, per group, why the whole group is out (None: it is in).
+
+        `shut` are those of the pool's breakers through which nothing may go.
+        """
+        key = (refusals, likenesses, cheap_first, shut)
         if (known := self.fields.get(key)) is None:
             candidates = [
                 candidate
-                if refusal is None and likeness is None
-                else replace(candidate, refusal=refusal or candidate.refusal, likeness=likeness)
+                if refusal is None and likeness is None and not shut
+                else replace(
+                    candidate,
+                    refusal=refusal or candidate.refusal or (shut_refusal(candidate.node, shut) if shut else None),
+                    likeness=likeness,
+                )
                 for group, refusal, likeness in zip(
                     self.groups, refusals, likenesses or (None,) * len(self.groups), strict=True
                 )
@@ -135,6 +149,12 @@ class Pool:
                 self.fields.clear()
             self.fields[key] = known
         return known
+
+
+def shut_refusal(node: Node, shut: Set[tuple[str, str]]) -> str | None:
+    if (node.service_id, OF_SERVICE) in shut:
+        return SERVICE_SHUT
+    return NODE_SHUT if node.key in shut else None
 
 
 def make_field(candidates: Sequence[Candidate], preferences: Preferences) -> Field:

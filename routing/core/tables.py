@@ -23,6 +23,7 @@ class Tables:
         "routes",
         "routes_by_id",
         "secrets",
+        "services",
         "shown_at_most",
         "version",
         "words",
@@ -41,6 +42,7 @@ class Tables:
         self.version, self.known, self.routes, self.secrets = version, known, routes, secrets or {}
         self.shown_at_most = shown_at_most
         self.nodes = {node.key: node for node in nodes}
+        self.services = frozenset(node.service_id for node in nodes)
         self.routes_by_id: Mapping[str, Route] = {route.id: route for route in routes.routes}
         providers: dict[str, list[tuple[Node, Offer]]] = {}
         for node in nodes:

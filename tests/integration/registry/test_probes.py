@@ -5,14 +5,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 from standardwebhooks import Webhook
 
-from registry import health, knocks, tasks
+from registry import clock, health, knocks, tasks
 from registry.models import Node, NodeLease, NodeProbe, SnapshotVersion, StatusChange
+from registry.querysets import with_status
 from tests.bed.process import wait_until
 from tests.integration.registry.conftest import Api
 
@@ -361,6 +363,47 @@ def test_a_confirmed_suspicion_takes_the_node_out_at_once(registered, node_serve
     node_server.ready = (503, b"")
     health.suspect([("doc-summarizer", "n1", "something before it answered 502")])
     tasks.probe_due()
+    assert seen(registered) == ("not_ready", "answers 503")
+
+
+# --- Breakers --------------------------------------------------------------------------------------------------------
+
+
+def tell(statement: str, *columns: list[Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, columns)
+
+
+def eject(until_s: float, attempts: int = 8, errors: int = 6) -> None:
+    tell(health.EJECT, ["doc-summarizer"], ["n1"], [until_s], [attempts], [errors])
+
+
+def test_a_node_behind_an_open_breaker_is_ejected_until_it_closes(registered, operator):
+    probe()
+    version = SnapshotVersion.objects.get().version
+    eject(clock.now_s() + 60)
+    assert seen(registered) == ("ejected", "its breaker is open: 6 of 8 attempts failed")
+    eject(clock.now_s() + 60, 1, 1)
+    assert seen(registered) == ("ejected", "its breaker is open: another try has failed")
+    assert list(Node.objects.filter(with_status("ejected"))) == list(Node.objects.all())
+    assert not Node.objects.filter(with_status("ready"), lease__expired=False)
+    tell(health.READMIT, ["doc-summarizer"], ["n1"])
+    assert seen(registered) == ("ready", "")
+    statuses = [change["status"] for change in registered("GET", f"{NODE}/history").json()["results"]]
+    assert statuses == ["ready", "ejected", "ready", "starting"]
+    assert SnapshotVersion.objects.get().version == version, "breakers are the dispatchers' to share"
+
+
+def test_an_ejection_lapses_by_itself(registered):
+    probe()
+    eject(clock.now_s() - 0.001)
+    assert seen(registered) == ("ready", "")
+    assert Node.objects.filter(with_status("ready")).exists()
+
+
+def test_who_is_out_for_a_stronger_reason_is_shown_so(registered):
+    Node.objects.update(health="not_ready", health_reason="answers 503")
+    eject(clock.now_s() + 60)
     assert seen(registered) == ("not_ready", "answers 503")
 
 

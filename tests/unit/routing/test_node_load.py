@@ -3,6 +3,7 @@
 import pytest
 
 from registry.core.node import Health
+from routing.core.breaker import State
 from routing.health import NodeLoad
 from tests.factories import a_node, tables
 
@@ -45,3 +46,84 @@ def test_nodes_that_are_gone_are_forgotten(load):
     load.suspect(KEY)
     load.heed(tables())
     assert not load.latencies and not load.told and KEY not in load.suspects()
+
+
+# --- Breakers --------------------------------------------------------------------------------------------------------
+
+SERVICE = ("summarizer", "")
+
+
+class Times:
+    """A clock that a test turns."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def times() -> Times:
+    return Times()
+
+
+@pytest.fixture
+def judging(times) -> NodeLoad:
+    return NodeLoad(decay_s=10, clock=times)
+
+
+def fail(load: NodeLoad, times: Times, count: int, key: tuple[str, str] = KEY) -> None:
+    for _ in range(count):
+        load.judge(key, failed=True, began_s=times.now_s)
+
+
+def test_a_nodes_breaker_opens_before_that_of_its_service(judging, times):
+    fail(judging, times, 4)
+    assert not judging.shut()
+    fail(judging, times, 1)
+    assert list(judging.shut()) == [KEY]
+    assert judging.is_open(KEY)
+    fail(judging, times, 5, ("summarizer", "n2"))
+    assert set(judging.shut()) == {KEY, ("summarizer", "n2"), SERVICE}
+    assert judging.is_open(("summarizer", "n3")), "behind its service's breaker"
+
+
+def test_one_attempt_is_let_through_and_its_end_decides(judging, times):
+    fail(judging, times, 5)
+    assert judging.shut()[KEY].until_s == times.now_s + 5
+    times.now_s += 5
+    assert not judging.shut()
+    judging.claim(KEY)
+    assert judging.shut()[KEY].state is State.TRYING
+    assert not judging.is_open(KEY), "the trial itself may go on"
+    began_s, times.now_s = times.now_s, times.now_s + 0.2
+    judging.judge(KEY, failed=False, began_s=began_s)
+    assert not judging.shut()
+    assert not judging.opened
+
+
+def test_a_trial_that_was_never_sent_leaves_the_place_to_another(judging, times):
+    fail(judging, times, 5)
+    times.now_s += 5
+    judging.claim(KEY)
+    judging.give_back(KEY)
+    assert not judging.shut()
+
+
+def test_others_hear_of_what_turns(judging, times):
+    heard = []
+    judging.when_turned.append(lambda key, breaker: heard.append((key, breaker.opened_at_s)))
+    fail(judging, times, 5)
+    times.now_s += 5
+    judging.judge(KEY, failed=False, began_s=times.now_s)
+    assert heard == [(KEY, 1000.0), (KEY, None)]
+    assert judging.openings == 1
+
+
+def test_breakers_of_who_is_gone_are_forgotten(judging, times):
+    fail(judging, times, 10)
+    judging.heed(tables(a_node("summarizer/n2")))
+    assert list(judging.breakers) == [SERVICE]
+    judging.heed(tables(a_node("other/n2")))
+    assert not judging.breakers
+    assert not judging.shut()

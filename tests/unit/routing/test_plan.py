@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from receipts.core.journey import Ancestor, Ended, Journey, Outcome, Tried
 from registry.core.node import AdminState, Health, Node, Tier
+from routing.core.breaker import Shut, State
 from routing.core.plan import Attempt, Policy, Step, Stop, Wait, next_step
 from routing.core.tables import Tables
 from tests.factories import NOW, KnownLoad, a_journey, a_node, an_attempt, an_envelope, an_offer, chances, tables
@@ -476,3 +477,20 @@ def test_a_decision_costs_the_same_with_ten_nodes_and_with_ten_thousand(strategy
         decide(journey, found)
         costs[count] = work_of(lambda found=found: decide(journey, found))
     assert costs[10_000] == costs[10]
+
+
+def test_open_breakers_cost_a_decision_the_same_in_a_pool_of_any_size():
+    journey = a_journey(an_envelope())
+    costs: dict[tuple[str, int], int] = {}
+    for count in (10, 10_000):
+        found = tables(*many_nodes(count))
+        for name in ("elsewhere/1", "s0/1"):
+            load = KnownLoad(shut={name: Shut(State.OPEN, NOW / 1000 + 3)})
+
+            def decision(found: Tables = found, load: KnownLoad = load) -> Any:
+                return next_step(journey, found, load, Policy(), now_millis=NOW, chance=chances([0.5]))
+
+            decision()
+            costs[name, count] = work_of(decision)
+    assert costs["elsewhere/1", 10_000] == costs["elsewhere/1", 10]
+    assert costs["s0/1", 10_000] == costs["s0/1", 10]
