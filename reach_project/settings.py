@@ -343,6 +343,11 @@ REACH_MAX_HOPS = limit("REACH_MAX_HOPS", 16, "calls", "a longer chain of parents
 REACH_MAX_RETRIES = limit("REACH_MAX_RETRIES", 2, "retries", "five made the article's retry storm")
 REACH_RETRY_BASE_DELAY_MS = limit("REACH_RETRY_BASE_DELAY_MS", 100, "ms", "doubled each time, times 0.5 to 1.5")
 REACH_RETRY_TOTAL_MS = limit("REACH_RETRY_TOTAL_MS", 30_000, "ms", "no attempt starts later after the first forward")
+REACH_RETRY_BUDGET_SHARE = limit(
+    "REACH_RETRY_BUDGET_SHARE", 0.2, "of 1", "of a service's calls may become retries: more make an outage a storm"
+)
+REACH_RETRY_BUDGET_FLOOR = limit("REACH_RETRY_BUDGET_FLOOR", 10, "retries", "of a service are allowed in any case")
+REACH_RETRY_BUDGET_WINDOW_S = limit("REACH_RETRY_BUDGET_WINDOW_S", 10.0, "s", "calls and retries of so long count")
 REACH_IDLE_TIMEOUT_S = limit("REACH_IDLE_TIMEOUT_S", 30.0, "s", "silence after a first `running` ends an attempt")
 REACH_STREAM_LINES_PER_S = limit(
     "REACH_STREAM_LINES_PER_S", 1000, "lines", "of a node's NDJSON answer; faster ones are held back, others go first"

@@ -133,6 +133,7 @@ async def submit(
         rejected = result_of(journey, step.ending, step.why, None, duration_ms=0)
         observing.ended(journey.envelope, rejected)
         return rejected
+    parts.load.count_call(step.chosen.node.service_id)
     if begun is not None:
         begun(journey, step, parts)
     parts.under_way += 1
@@ -314,10 +315,16 @@ def checked(outcome: Outcome, offer: Offer) -> Outcome:
 async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | tuple[Journey, Attempt]:
     """After an attempt in vain: the end, or the next attempt (rested for, on disk, its node claimed)."""
     step = decide(journey, parts)
+    failed_at = retried_at(journey)
+    if failed_at is not None and not isinstance(step, Stop):
+        parts.load.count_retry(failed_at)  # nothing is awaited between deciding and counting
     while isinstance(step, Wait):  # a retry's backoff, then perhaps a fallback rule's rest: each rule has one
         for fallback in step.fallbacks:
             journey = note_fallback(call, journey, fallback)
-        call.note(Kind.RETRY_SCHEDULED, {"wait_ms": step.wait_ms}, attempt=journey.attempts or None)
+        facts: dict[str, Any] = {"wait_ms": step.wait_ms}
+        if failed_at is not None:
+            facts["retry_budget"] = {"service_id": failed_at, "left": parts.load.retries_left(failed_at)}
+        call.note(Kind.RETRY_SCHEDULED, facts, attempt=journey.attempts or None)
         if not await write(call, parts, due_ms=now_millis() + step.wait_ms):
             return await told_by_the_database(call, parts)
         if await ends_meanwhile(call, parts, step.wait_ms / 1000):
@@ -346,6 +353,12 @@ async def ends_meanwhile(call: OpenCall, parts: LiveParts, rest_s: float) -> boo
                     if (await read_call(parts.journal, UUID(call.call_id))).ending is not None:
                         return True
     return False
+
+
+def retried_at(journey: Journey) -> str | None:
+    """The service whose budget a further attempt is charged to, if it costs any: the one that has just failed."""
+    last = journey.last
+    return last.node[0] if last is not None and last.outcome.costs_budget else None
 
 
 async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: LiveParts) -> bool:

@@ -176,7 +176,7 @@ async def resume(row: dict[str, Any], parts: LiveParts) -> Result:
             return await dispatch(call, journey, attempt, parts, send=False)
         case Takeover.REPEAT:
             assert progress.open is not None
-            outcome = Outcome(Ended.BROKEN, "the reach's process that had forwarded it is gone")
+            outcome = Outcome(Ended.BROKEN, "the reach's process that had forwarded it is gone", ours=True)
             tried = tried_of(progress.open, row, outcome)
             call.note(Kind.ATTEMPT_FAILED, failure_document(outcome), attempt=tried.number, node=tried.node)
             began_ms = journey.first_forwarded_at_millis

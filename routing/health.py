@@ -20,12 +20,15 @@ from routing.core.breaker import (
     trial_lost,
     tried,
 )
+from routing.core.retry import Budget, BudgetRules, spent_sentence
 from routing.core.tables import Tables
 
 NodeKey = tuple[str, str]
 NOTHING_SHUT: Final[Shuts] = {}
 NODE_RULES = BreakerRules(min_calls=5)
 SERVICE_RULES = BreakerRules(min_calls=10)
+BUDGET_RULES = BudgetRules()
+NO_RETRIES = Budget()
 
 
 class NodeLoad:
@@ -38,10 +41,12 @@ class NodeLoad:
         suspicion_s: float = 0.0,
         node_rules: BreakerRules = NODE_RULES,
         service_rules: BreakerRules = SERVICE_RULES,
+        budget_rules: BudgetRules = BUDGET_RULES,
         clock: Callable[[], float] = now_s,
     ):
         self.decay_s, self.suspicion_s = decay_s, suspicion_s
         self.node_rules, self.service_rules, self.clock = node_rules, service_rules, clock
+        self.budget_rules = budget_rules
         self.suspected: dict[NodeKey, float] = {}
         self.told: dict[NodeKey, float] = {}
         self.flying: dict[NodeKey, int] = {}
@@ -52,6 +57,7 @@ class NodeLoad:
         """Those of them that are not closed."""
         self.openings = 0
         """How often a breaker has opened here."""
+        self.budgets: dict[str, Budget] = {}
         self.seen: tuple[Shuts, float] = (NOTHING_SHUT, 0.0)
         """What `shut` has found last, and until when (s) that holds."""
         self.when_turned: list[Callable[[NodeKey, Breaker], None]] = []
@@ -90,6 +96,29 @@ class NodeLoad:
         now = monotonic()
         average, at = self.latencies.get(key, (0.0, now))
         self.latencies[key] = (peak_ewma(average, elapsed_s, now - at, decay_s=self.decay_s), now)
+
+    # --- Retries -----------------------------------------------------------------------------------------------------
+
+    def count_call(self, service_id: str) -> None:
+        """A call has its first attempt at this service."""
+        self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, self.clock(), calls=1)
+
+    def count_retry(self, service_id: str) -> None:
+        """The failure of an attempt at this service makes a further one, here or elsewhere."""
+        self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, self.clock(), retries=1)
+
+    def retries_left(self, service_id: str) -> int:
+        return self.budget_of(service_id).left(self.budget_rules, self.clock())
+
+    def retry_refusal(self, service_id: str) -> str | None:
+        """Why the failure of an attempt at this service may make no further one now; None: it may."""
+        budget, now = self.budget_of(service_id), self.clock()
+        if budget.left(self.budget_rules, now) > 0:
+            return None
+        return spent_sentence(service_id, budget, self.budget_rules, now)
+
+    def budget_of(self, service_id: str) -> Budget:
+        return self.budgets.get(service_id, NO_RETRIES)
 
     # --- Suspicion ---------------------------------------------------------------------------------------------------
 
@@ -199,6 +228,8 @@ class NodeLoad:
         for gone in (self.latencies, self.told, self.breakers, self.opened):
             for key in [key for key in gone if key not in tables.nodes and not is_service_of(key, tables)]:
                 del gone[key]
+        for service_id in self.budgets.keys() - tables.services:
+            del self.budgets[service_id]
         self.seen = (NOTHING_SHUT, 0.0)
 
 

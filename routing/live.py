@@ -24,6 +24,7 @@ from registry.errors import Unavailable
 from registry.health import EJECT, READMIT, SUSPECT
 from routing.core.breaker import Breaker, BreakerRules, is_error
 from routing.core.plan import Policy
+from routing.core.retry import BudgetRules
 from routing.core.shedding import Bounds, overload
 from routing.core.tables import Tables
 from routing.errors import Overloaded
@@ -225,6 +226,9 @@ async def start_parts(role: str) -> LiveParts:
         suspicion_s=settings.REACH_SUSPICION_S,
         node_rules=breaker_rules(settings.REACH_BREAKER_NODE_MIN_CALLS),
         service_rules=breaker_rules(settings.REACH_BREAKER_MIN_CALLS),
+        budget_rules=BudgetRules(
+            settings.REACH_RETRY_BUDGET_SHARE, settings.REACH_RETRY_BUDGET_FLOOR, settings.REACH_RETRY_BUDGET_WINDOW_S
+        ),
     )
     snapshot.when_loaded.append(load.heed)
     await journal.start()

@@ -97,7 +97,9 @@ class KnownLoad:
         latency_s: dict[str, float] | None = None,
         suspected: Iterable[str] = (),
         shut: dict[str, Shut] | None = None,
+        spent: str | None = None,
     ):
+        self._spent = spent
         self._flying, self._latency_s = flying or {}, latency_s or {}
         self._shut = {split(name): known for name, known in (shut or {}).items()}
         self._suspected = {tuple(name.split("/")) for name in suspected}
@@ -113,6 +115,9 @@ class KnownLoad:
 
     def shut(self) -> Shuts:
         return self._shut
+
+    def retry_refusal(self, service_id: str) -> str | None:
+        return self._spent
 
 
 def split(name: str) -> tuple[str, str]:

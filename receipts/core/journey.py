@@ -47,6 +47,19 @@ class Outcome:
     unreached: bool = False
     """The way to the node failed (no connection, a broken one, a stranger's 502 or 504): it may be gone."""
 
+    ours: bool = False
+    """The reach itself has failed, not the node."""
+
+    @property
+    def costs_budget(self) -> bool:
+        """Whether a further attempt is charged to the service of this one: it was sent, and it was the node's turn."""
+        return not (self.ours or self.unsent)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether no envelope has left: we saw before that it would be in vain."""
+        return self.ended is Ended.NOT_STARTED and not self.unreached and self.http_status is None
+
     @property
     def unknown(self) -> bool:
         """Whether the node may have done the work, or may still be doing it."""

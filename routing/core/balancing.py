@@ -28,6 +28,10 @@ class Load(Protocol):
         """Breakers through which nothing may go now."""
         ...
 
+    def retry_refusal(self, service_id: str) -> str | None:
+        """Why the failure of an attempt at this service may make no further one now; None: it may."""
+        ...
+
 
 def pick(strategy: str, field: Field, load: Load, chance: Chance, key: str | None = None) -> Candidate:
     """Choose one of the field's able candidates (there is at least one). `key` is what the sticky strategy goes by."""

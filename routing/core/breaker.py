@@ -166,6 +166,8 @@ def is_error(outcome: Outcome, elapsed_s: float, *, least_timeout_s: float) -> b
     answer that the output schema refuses or that is too large is the capability's trouble, not the node's health. A
     deadline that left it less than `least_timeout_s` is its caller's doing; what we did not send says nothing.
     """
+    if outcome.unsent:
+        return None
     match outcome.ended:
         case Ended.SUCCEEDED | Ended.INVALID_OUTPUT | Ended.TOO_LARGE:
             return False
@@ -173,8 +175,6 @@ def is_error(outcome: Outcome, elapsed_s: float, *, least_timeout_s: float) -> b
             return True
         case Ended.TIMED_OUT:
             return True if elapsed_s >= least_timeout_s else None
-        case Ended.NOT_STARTED if outcome.http_status is None:
-            return True if outcome.unreached else None
         case Ended.NOT_STARTED:
             return outcome.http_status != 429
         case Ended.FAILED if outcome.http_status is None:

@@ -127,21 +127,24 @@ def after_attempt(
     route = tables.routes_by_id.get(last.route_id)
     repeatable = may_repeat(last.outcome, idempotent=journey.idempotent)
     wait_ms = backoff_ms(last.number, base_ms=base_delay_ms(journey.envelope, route, policy), chance=chance())
+    spent = None
     if (
         repeatable
         and last.number <= max_retries(journey.envelope, route, policy)
         and now_millis + wait_ms < latest_start_millis(journey, route, policy)
     ):
-        return Wait(wait_ms)
+        spent = budget_refusal(last, load)
+        if spent is None:
+            return Wait(wait_ms)
     condition = "timeout" if last.outcome.ended in (Ended.TIMED_OUT, Ended.SILENT) else "error"
     taken = next_fallback(journey, route, condition)
     why = Why(last.route_id, tables.revision, route.strategy.type if route else "least_loaded")
     if taken is None:
-        return Stop(ending_after(last), why)
+        return Stop(ending_after(last, spent), why)
     if taken.action == "return_503":
         ending = Ending(
             "no_available_node",
-            f"{ending_after(last).detail}; the route's fallback rule answers 503",
+            f"{ending_after(last, spent).detail}; the route's fallback rule answers 503",
             outcome_unknown=last.outcome.unknown,
             upstream=last.outcome.error,
             retry_after_ms=taken.wait_ms or policy.retry_after_ms,
@@ -150,7 +153,9 @@ def after_attempt(
     wait_ms = taken.wait_ms or 0
     latest_millis = latest_start_millis(journey, route if taken.action == "retry" else None, policy)
     if not repeatable or last.number > policy.max_retries or now_millis + wait_ms >= latest_millis:
-        return Stop(ending_after(last), why)
+        return Stop(ending_after(last, spent), why)
+    if spent := budget_refusal(last, load):
+        return Stop(ending_after(last, spent), why)
     if taken.action == "retry":
         return Wait(wait_ms, replace(why, fallbacks=(taken,)))
     onward = replace(after_fallback(journey, taken), waited=last.number)
@@ -499,8 +504,18 @@ def latest_start_millis(journey: Journey, route: Route | None, policy: Policy) -
     return deadline if first is None else min(deadline, first + total_ms)
 
 
-def ending_after(last: Tried) -> Ending:
-    """What the caller is told when the last attempt was in vain."""
+def budget_refusal(last: Tried, load: Load) -> str | None:
+    """Why the retry budget allows no further attempt."""
+    return load.retry_refusal(last.node[0]) if last.outcome.costs_budget else None
+
+
+def ending_after(last: Tried, spent: str | None = None) -> Ending:
+    """What the caller is told when the last attempt was in vain, and, if so, that a `spent` budget forbids another."""
+    ending = ending_of_attempt(last)
+    return ending if spent is None else replace(ending, detail=f"{ending.detail}; {spent}")
+
+
+def ending_of_attempt(last: Tried) -> Ending:
     outcome = last.outcome
     where = f"{last.node[0]}/{last.node[1]}"
     match outcome.ended:

@@ -7,7 +7,7 @@ from typing import Any
 from tests.acceptance.agents import Agent, NewAgent, receipts_of
 from tests.acceptance.instance import Answer, Instance, wait_until
 from tests.acceptance.test_errors import leaves_a_call
-from tests.fakes import answers, fails
+from tests.fakes import answers, fails, in_turn
 
 
 def call_once(agent: Agent) -> Answer:
@@ -52,6 +52,16 @@ def test_from_errors_to_an_open_breaker_and_back(reach: Instance, new_agent: New
     assert len(agent.node.invocations) == 6
     assert [call_once(agent).status for _ in range(3)] == [200] * 3
     wait_until(lambda: node_of(reach, agent)["status"] == "ready", "the node is shown as ready again")
+
+
+def test_a_spent_retry_budget_ends_calls_with_their_last_error(new_agent: NewAgent) -> None:
+    agent = new_agent(in_turn(*[fails(500), answers({}), answers({})] * 60), idempotent=True)
+    told = [agent.call(retry_base_delay_ms=1) for _ in range(25)]
+    failed = [answer for answer in told if answer.status != 200]
+    sentence = f"the retry budget of {agent.service_id} is spent: 10 retries for"
+    assert failed
+    assert all(sentence in answer.json["detail"] for answer in failed)
+    assert len(agent.node.invocations) == 25 + 10
 
 
 def test_what_a_caller_gets_wrong_opens_nothing(new_agent: NewAgent) -> None:

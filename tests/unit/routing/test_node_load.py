@@ -120,6 +120,20 @@ def test_others_hear_of_what_turns(judging, times):
     assert judging.openings == 1
 
 
+def test_retries_are_charged_to_the_service_that_failed(judging, times):
+    for _ in range(10):
+        judging.count_retry("summarizer")
+    assert judging.retry_refusal("summarizer") == (
+        "the retry budget of summarizer is spent: 10 retries for 0 calls in 10 s"
+    )
+    assert judging.retry_refusal("other") is None
+    for _ in range(55):
+        judging.count_call("summarizer")
+    assert judging.retries_left("summarizer") == 1
+    times.now_s += 10
+    assert judging.retries_left("summarizer") == 10
+
+
 def test_breakers_of_who_is_gone_are_forgotten(judging, times):
     fail(judging, times, 10)
     judging.heed(tables(a_node("summarizer/n2")))
