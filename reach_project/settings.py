@@ -378,7 +378,7 @@ REACH_INTENT_MIN_SCORE = limit(
     "REACH_INTENT_MIN_SCORE", 0.5, "of 1", "how much of an intent's words a capability must answer to be called by it"
 )
 REACH_NEAR_LIMIT = limit(
-    "REACH_NEAR_LIMIT", 0.8, "of max_concurrency", "so full, and interactive calls and cost_aware routes look elsewhere"
+    "REACH_NEAR_LIMIT", 0.8, "of a limit", "so full, and interactive calls and cost_aware routes look elsewhere"
 )
 REACH_BREAKER_WINDOW_S = limit("REACH_BREAKER_WINDOW_S", 10.0, "s", "breakers judge the attempts of so long")
 REACH_BREAKER_ERROR_SHARE = limit("REACH_BREAKER_ERROR_SHARE", 0.5, "of 1", "more errors than this open a breaker")

@@ -115,9 +115,9 @@ async def submit(
             return await join(existing, envelope, parts)
     call = OpenCall(str(journey.call_id), str(parts.owner))
     enter_call(call.call_id, journey.trace_id)
-    claimed = step.chosen.node.key if isinstance(step, Attempt) else None
+    claimed = step.chosen if isinstance(step, Attempt) else None
     if claimed:
-        parts.load.claim(claimed)  # nothing is awaited between deciding and claiming
+        parts.load.take(claimed)  # nothing is awaited between deciding and claiming
     try:
         row, journey = new_call(call, journey, step, keyed=keyed)
         existing = await parts.journal.accept(row, call.taken())
@@ -364,7 +364,7 @@ def retried_at(journey: Journey) -> str | None:
 async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: LiveParts) -> bool:
     """Claim the node and write the attempt. False: the call is no longer ours."""
     node = step.chosen.node
-    parts.load.claim(node.key)
+    parts.load.take(step.chosen)
     number = journey.attempts + 1
     note_attempt(call, step, number)
     written = False
@@ -385,7 +385,7 @@ async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: 
         return written
     finally:
         if not written:
-            parts.load.give_back(node.key)
+            parts.load.give_back(step.chosen)
 
 
 def write(call: OpenCall, parts: LiveParts, *, give_up_at: float | None = None, **changes: Any) -> asyncio.Future[bool]:

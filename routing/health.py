@@ -7,7 +7,7 @@ from typing import Final
 
 from registry.clock import now_s
 from registry.core.node import Health
-from routing.core.balancing import peak_ewma
+from routing.core.balancing import RateKey, peak_ewma
 from routing.core.breaker import (
     FRESH,
     OF_SERVICE,
@@ -20,6 +20,8 @@ from routing.core.breaker import (
     trial_lost,
     tried,
 )
+from routing.core.limits import Bucket, full, next_token_s, rate_key, taken, tokens_left
+from routing.core.pool import Candidate
 from routing.core.retry import Budget, BudgetRules, spent_sentence
 from routing.core.tables import Tables
 
@@ -58,6 +60,7 @@ class NodeLoad:
         self.openings = 0
         """How often a breaker has opened here."""
         self.budgets: dict[str, Budget] = {}
+        self.buckets: dict[RateKey, Bucket] = {}
         self.seen: tuple[Shuts, float] = (NOTHING_SHUT, 0.0)
         """What `shut` has found last, and until when (s) that holds."""
         self.when_turned: list[Callable[[NodeKey, Breaker], None]] = []
@@ -85,11 +88,18 @@ class NodeLoad:
         else:
             del self.flying[key]
 
-    def give_back(self, key: NodeKey) -> None:
-        """Release a claim of which nothing came: no envelope was sent."""
-        self.release(key)
+    def take(self, chosen: Candidate) -> None:
+        """Claim the node, and one call of its declared rate."""
+        self.claim(chosen.node.key)
+        self.spend_one(chosen)
+
+    def give_back(self, chosen: Candidate) -> None:
+        """Undo what was taken: nothing came of it, no envelope was sent."""
+        self.release(chosen.node.key)
         if self.opened:
-            self.lose_trial(key)
+            self.lose_trial(chosen.node.key)
+        if chosen.offer.rate_per_s is not None:
+            self.spend(rate_key(chosen), chosen.offer.rate_per_s, -1)
 
     def observe(self, key: NodeKey, elapsed_s: float) -> None:
         """Take in how long the node had a call."""
@@ -119,6 +129,27 @@ class NodeLoad:
 
     def budget_of(self, service_id: str) -> Budget:
         return self.budgets.get(service_id, NO_RETRIES)
+
+    # --- Rates -------------------------------------------------------------------------------------------------------
+
+    def tokens(self, key: RateKey, rate_per_s: float) -> float:
+        """How many calls the rate allows now."""
+        bucket = self.buckets.get(key)
+        return tokens_left(bucket or full(rate_per_s, 0.0), rate_per_s, self.clock())
+
+    def next_token_s(self, key: RateKey, rate_per_s: float) -> float:
+        """Seconds until it allows one."""
+        now = self.clock()
+        return next_token_s(self.buckets.get(key) or full(rate_per_s, now), rate_per_s, now)
+
+    def spend_one(self, chosen: Candidate) -> None:
+        """One call of the node's declared rate is about to be sent."""
+        if chosen.offer.rate_per_s is not None:
+            self.spend(rate_key(chosen), chosen.offer.rate_per_s)
+
+    def spend(self, key: RateKey, rate_per_s: float, count: int = 1) -> None:
+        now = self.clock()
+        self.buckets[key] = taken(self.buckets.get(key) or full(rate_per_s, now), rate_per_s, now, count)
 
     # --- Suspicion ---------------------------------------------------------------------------------------------------
 
@@ -230,6 +261,8 @@ class NodeLoad:
                 del gone[key]
         for service_id in self.budgets.keys() - tables.services:
             del self.budgets[service_id]
+        for rated in [rated for rated in self.buckets if rated[:2] not in tables.nodes]:
+            del self.buckets[rated]
         self.seen = (NOTHING_SHUT, 0.0)
 
 

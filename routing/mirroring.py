@@ -63,6 +63,7 @@ async def copied(journey: Journey, mirror: Mirror, parts: LiveParts) -> None:
         return
     step = replace(step, why=replace(step.why, notes=(f"a copy of {journey.call_id}; nobody waits for it",)))
     flying[node.key] += 1
+    parts.load.spend_one(step.chosen)
     fates["copied"] += 1
     try:
         await carry_once(copy, step, parts)

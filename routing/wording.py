@@ -51,11 +51,14 @@ REFUSALS = [
     gettext_noop("takes only the canary's share"),
     gettext_noop("takes only copies"),
     gettext_noop("a narrower service takes it"),
-    gettext_noop("near its max_concurrency: only where nobody else can"),
+    gettext_noop("near its limit: only where nobody else can"),
     gettext_noop("a cheaper one takes it"),
     gettext_noop("another is more alike"),
     gettext_noop("its likeness %(score)s is below %(least)s"),
     gettext_noop("at its max_concurrency (%(n)s)"),
+    gettext_noop("at its rate_limit (%(n)s a second)"),
+    gettext_noop("its breaker is open"),
+    gettext_noop("the breaker of its service is open"),
 ]
 NOTES = [
     gettext_noop("canary: %(percent)s %% to %(service)s, by %(key)s"),
@@ -64,6 +67,12 @@ NOTES = [
     gettext_noop("the canary %(service)s has no able node: the route's strategy chose"),
     gettext_noop("the canary %(service)s was tried already: the route's strategy chose"),
     gettext_noop("a fallback rule has handed it to %(service)s"),
+    gettext_noop(
+        "the breaker of %(name)s is open after %(errors)s errors of %(attempts)s: one attempt may try again in %(n)s s"
+    ),
+    gettext_noop("the breaker of %(name)s is open: one attempt may try again in %(n)s s"),
+    gettext_noop("the breaker of %(name)s is half-open: whether one attempt succeeds is being tried"),
+    gettext_noop("and %(n)s more breakers are open"),
     gettext_noop("sticks to nothing: the call has no %(key)s; the least loaded was chosen"),
 ]
 ADVISORY: Mapping[str, tuple[str, str, str]] = {

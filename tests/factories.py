@@ -9,8 +9,9 @@ from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Ended, Journey, Outcome, Tried
 from registry.core.node import Node, Offer
 from registry.schemas import compile_schema
-from routing.core.balancing import Chance
+from routing.core.balancing import Chance, RateKey
 from routing.core.breaker import Shut, Shuts
+from routing.core.limits import burst
 from routing.core.matching import EMPTY_TABLE, RouteTable
 from routing.core.pool import Candidate
 from routing.core.tables import Tables
@@ -98,8 +99,9 @@ class KnownLoad:
         suspected: Iterable[str] = (),
         shut: dict[str, Shut] | None = None,
         spent: str | None = None,
+        tokens: dict[str, float] | None = None,
     ):
-        self._spent = spent
+        self._spent, self._tokens = spent, tokens or {}
         self._flying, self._latency_s = flying or {}, latency_s or {}
         self._shut = {split(name): known for name, known in (shut or {}).items()}
         self._suspected = {tuple(name.split("/")) for name in suspected}
@@ -115,6 +117,12 @@ class KnownLoad:
 
     def shut(self) -> Shuts:
         return self._shut
+
+    def tokens(self, key: RateKey, rate_per_s: float) -> float:
+        return self._tokens.get("/".join(key[:2]), burst(rate_per_s))
+
+    def next_token_s(self, key: RateKey, rate_per_s: float) -> float:
+        return max(0.0, 1 - self.tokens(key, rate_per_s)) / rate_per_s
 
     def retry_refusal(self, service_id: str) -> str | None:
         return self._spent

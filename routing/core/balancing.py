@@ -10,6 +10,8 @@ from routing.core.sticking import draw_of
 
 Chance = Callable[[], float]
 """Draws a number uniform in [0, 1)."""
+RateKey = tuple[str, str, str]
+"""Service, node and capability: what a declared rate is counted by."""
 WINNERS_KEPT = 4096
 
 
@@ -19,6 +21,14 @@ class Load(Protocol):
     def in_flight(self, key: tuple[str, str]) -> int: ...
 
     def latency_s(self, key: tuple[str, str]) -> float: ...
+
+    def tokens(self, key: RateKey, rate_per_s: float) -> float:
+        """How many calls the rate allows now."""
+        ...
+
+    def next_token_s(self, key: RateKey, rate_per_s: float) -> float:
+        """Seconds until it allows one."""
+        ...
 
     def suspects(self) -> Container[tuple[str, str]]:
         """Nodes that this process's own calls have just failed to reach."""

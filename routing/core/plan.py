@@ -17,7 +17,7 @@ from registry.core.node import Tier
 from routing.core.balancing import Chance, Load
 from routing.core.breaker import NODE_SHUT, OF_SERVICE, SERVICE_SHUT, Shuts, State, shut_note
 from routing.core.intent import unknown_sentence, unread_sentence
-from routing.core.limits import pick_within_limits
+from routing.core.limits import next_room_s, pick_within_limits
 from routing.core.matching import Route, Strategy, matched_routes
 from routing.core.pool import NOTHING_SHUT, Candidate, Field, Pool, Preferences, make_field
 from routing.core.retry import backoff_ms, may_repeat
@@ -41,7 +41,7 @@ class Policy:
     max_hops: int = 16
     intent_min_score: float = 0.5
     near_limit: float = 0.8
-    """Of `max_concurrency`: so much in flight, and `interactive` calls and `cost_aware` routes look elsewhere first."""
+    """Of a limit: so much is taken, and `interactive` calls and `cost_aware` routes look elsewhere first."""
     tier_ms: Mapping[str, int] = field(
         default_factory=lambda: {Tier.LIGHT: 10_000, Tier.MEDIUM: 60_000, Tier.HEAVY: 600_000}
     )
@@ -292,10 +292,13 @@ def look_in(
     near_limit = policy.near_limit if careful else None
     key = strategy.key.of(journey) if strategy.key is not None else None
     missing = strategy.key is not None and key is None
-    found, chosen = pick_within_limits(strategy.type, found, load, chance, key, near_limit=near_limit)
+    left, chosen = pick_within_limits(strategy.type, found, load, chance, key, near_limit=near_limit)
+    if chosen is None:
+        again_at_s = now_millis / 1000 + next_room_s(found, load, guess_s=policy.retry_after_ms / 1000)
+        return Search(left, None, "rate_limited", notes=notes, again_at_s=again_at_s)
     if missing:
         notes += (f"sticks to nothing: the call has no {strategy.key}; the least loaded was chosen",)
-    return Search(found, chosen, "no_available_node" if chosen else "rate_limited", notes=notes)
+    return Search(left, chosen, notes=notes)
 
 
 def shut_notes(shut: Set[NodeKey], shuts: Shuts, now_millis: int) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ WHY_SPARED = (
     "tried already: only where nobody else can",
     "a narrower service takes it",
     "another is more alike",
-    "near its max_concurrency: only where nobody else can",
+    "near its limit: only where nobody else can",
     "a cheaper one takes it",
 )
 COST = {"low": 0, "medium": 1, "high": 2}

@@ -154,3 +154,23 @@ def test_the_narrower_service_takes_what_fits_it(reach: Instance, new_agent: New
     (passed_over,) = [c for c in routed(reach, told[0])["candidates"] if c["service_id"] == wide.service_id]
     assert passed_over["reasons"] == ["a narrower service takes it"]
     assert wide.call({"kind": "mail"}).json["output"] == "wide"
+
+
+def test_over_a_declared_rate_calls_go_elsewhere_and_then_are_refused_at_once(
+    reach: Instance, new_agent: NewAgent
+) -> None:
+    agent = new_agent(answers({}), rate_limit="2/s")
+    begun = time.monotonic()
+    told = [agent.call() for _ in range(6)]
+    elapsed_s = time.monotonic() - begun
+    served = sum(answer.status == 200 for answer in told)
+    assert 2 <= served <= 2 + 2 * elapsed_s
+    refused = next(answer for answer in told if answer.status != 200)
+    problem = leaves_a_call(reach, refused, 429, "rate_limited", "rejected")
+    assert 0 < problem["retry_after_ms"] <= 500
+    assert refused.headers["Retry-After"] == "1"
+    assert routed(reach, refused)["left_out"] == {"at its rate_limit (2 a second)": 1}
+    spare = new_agent(answers({}), capability=agent.capability)
+    more = [agent.call() for _ in range(8)]
+    assert {answer.status for answer in more} == {200}
+    assert len(spare.node.invocations) >= 3

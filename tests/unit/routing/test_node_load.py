@@ -5,7 +5,7 @@ import pytest
 from registry.core.node import Health
 from routing.core.breaker import State
 from routing.health import NodeLoad
-from tests.factories import a_node, tables
+from tests.factories import a_candidate, a_node, an_offer, tables
 
 KEY = ("summarizer", "n1")
 
@@ -106,7 +106,7 @@ def test_a_trial_that_was_never_sent_leaves_the_place_to_another(judging, times)
     fail(judging, times, 5)
     times.now_s += 5
     judging.claim(KEY)
-    judging.give_back(KEY)
+    judging.give_back(a_candidate())
     assert not judging.shut()
 
 
@@ -132,6 +132,21 @@ def test_retries_are_charged_to_the_service_that_failed(judging, times):
     assert judging.retries_left("summarizer") == 1
     times.now_s += 10
     assert judging.retries_left("summarizer") == 10
+
+
+def test_a_declared_rate_is_a_second_at_once_and_comes_back(judging, times):
+    rated = a_candidate("summarizer/n1", an_offer(rate_per_s=4))
+    key = (*KEY, "file_summary")
+    for left in (3, 2, 1, 0):
+        judging.take(rated)
+        assert judging.tokens(key, 4) == left
+    assert judging.next_token_s(key, 4) == 0.25
+    judging.give_back(rated)
+    assert judging.tokens(key, 4) == 1
+    times.now_s += 10
+    assert judging.tokens(key, 4) == 4
+    judging.heed(tables(a_node("other/n2")))
+    assert not judging.buckets
 
 
 def test_breakers_of_who_is_gone_are_forgotten(judging, times):
