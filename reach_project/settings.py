@@ -388,6 +388,9 @@ REACH_BREAKER_OPEN_S = limit("REACH_BREAKER_OPEN_S", 5.0, "s", "nothing is sent 
 REACH_BREAKER_TIMEOUT_S = limit(
     "REACH_BREAKER_TIMEOUT_S", 1.0, "s", "a deadline that left a node less says nothing of it, only of its caller"
 )
+REACH_SHARING_INTERVAL_S = limit(
+    "REACH_SHARING_INTERVAL_S", 0.2, "s", "how often processes tell each other of attempts, rates and retries by Redis"
+)
 REACH_MAX_CANDIDATES_SHOWN = limit("REACH_MAX_CANDIDATES_SHOWN", 32, "nodes", "in `routed`; counts beyond")
 REACH_LATENCY_DECAY_S = limit("REACH_LATENCY_DECAY_S", 10.0, "s", "how fast a node's peak latency is forgotten")
 

@@ -1,9 +1,11 @@
 """What one process knows of its nodes from its own calls: the one mutable object of the hot path."""
 
+import asyncio
 import math
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 from registry.clock import now_s
 from registry.core.node import Health
@@ -17,8 +19,10 @@ from routing.core.breaker import (
     Shuts,
     State,
     after_attempt,
+    opened,
     trial_lost,
     tried,
+    with_more,
 )
 from routing.core.limits import Bucket, full, next_token_s, rate_key, taken, tokens_left
 from routing.core.pool import Candidate
@@ -26,11 +30,45 @@ from routing.core.retry import Budget, BudgetRules, spent_sentence
 from routing.core.tables import Tables
 
 NodeKey = tuple[str, str]
+Key = TypeVar("Key")
 NOTHING_SHUT: Final[Shuts] = {}
 NODE_RULES = BreakerRules(min_calls=5)
 SERVICE_RULES = BreakerRules(min_calls=10)
 BUDGET_RULES = BudgetRules()
 NO_RETRIES = Budget()
+
+
+TRIAL_PATIENCE_S = 0.5
+"""A breaker that is half-open for so long (s), and nobody is known to try: whoever is asked first does."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """This process's part of a rate that all share."""
+
+    rate_per_s: float
+    tokens: float
+    """What it may send now: its lease, and what was left to all when it was made (what it sends of that, it owes)."""
+    granted: int = 0
+    spent: int = 0
+    asked: int = 0
+    """Since the lease was made: sent, and asked for."""
+    renewed_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Shared:
+    """What this process has to tell the others, and what it was granted. Only there while they can be reached."""
+
+    attempts: dict[NodeKey, list[int]] = field(default_factory=dict)
+    calls: dict[str, list[int]] = field(default_factory=dict)
+    turned: dict[NodeKey, Breaker] = field(default_factory=dict)
+    tried: dict[NodeKey, float] = field(default_factory=dict)
+    trials: set[NodeKey] = field(default_factory=set)
+    """Half-open breakers whose trial is this process's."""
+    leases: dict[RateKey, Lease] = field(default_factory=dict)
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something is to be told at once."""
 
 
 class NodeLoad:
@@ -63,6 +101,8 @@ class NodeLoad:
         self.buckets: dict[RateKey, Bucket] = {}
         self.seen: tuple[Shuts, float] = (NOTHING_SHUT, 0.0)
         """What `shut` has found last, and until when (s) that holds."""
+        self.shared: Shared | None = None
+        """None: there is nobody to share with, or no way to them; then this process's own view is all."""
         self.when_turned: list[Callable[[NodeKey, Breaker], None]] = []
         """Told of each breaker that opens or closes here."""
 
@@ -112,10 +152,14 @@ class NodeLoad:
     def count_call(self, service_id: str) -> None:
         """A call has its first attempt at this service."""
         self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, self.clock(), calls=1)
+        if self.shared is not None:
+            add(self.shared.calls, service_id, 1, 0)
 
     def count_retry(self, service_id: str) -> None:
         """The failure of an attempt at this service makes a further one, here or elsewhere."""
         self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, self.clock(), retries=1)
+        if self.shared is not None:
+            add(self.shared.calls, service_id, 0, 1)
 
     def retries_left(self, service_id: str) -> int:
         return self.budget_of(service_id).left(self.budget_rules, self.clock())
@@ -134,11 +178,16 @@ class NodeLoad:
 
     def tokens(self, key: RateKey, rate_per_s: float) -> float:
         """How many calls the rate allows now."""
+        if (lease := self.lease_of(key)) is not None:
+            lease.asked += 1
+            return lease.tokens
         bucket = self.buckets.get(key)
         return tokens_left(bucket or full(rate_per_s, 0.0), rate_per_s, self.clock())
 
     def next_token_s(self, key: RateKey, rate_per_s: float) -> float:
         """Seconds until it allows one."""
+        if (lease := self.lease_of(key)) is not None:
+            return max(0.0, 1 - lease.tokens) / rate_per_s
         now = self.clock()
         return next_token_s(self.buckets.get(key) or full(rate_per_s, now), rate_per_s, now)
 
@@ -149,7 +198,19 @@ class NodeLoad:
 
     def spend(self, key: RateKey, rate_per_s: float, count: int = 1) -> None:
         now = self.clock()
+        if self.shared is not None:
+            if (lease := self.lease_of(key)) is None:
+                left = self.tokens(key, rate_per_s)
+                lease = self.shared.leases[key] = Lease(rate_per_s, left, asked=1)
+            lease.rate_per_s = rate_per_s
+            lease.tokens -= count
+            lease.spent += count
+            if lease.tokens < 1:
+                self.shared.stirred.set()
         self.buckets[key] = taken(self.buckets.get(key) or full(rate_per_s, now), rate_per_s, now, count)
+
+    def lease_of(self, key: RateKey) -> Lease | None:
+        return None if self.shared is None else self.shared.leases.get(key)
 
     # --- Suspicion ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +252,11 @@ class NodeLoad:
             state = breaker.state(rules, now)
             if state is not State.HALF_OPEN:
                 turns_at_s = breaker.turns_at_s(rules, now)
+            elif self.shared is not None and key not in self.shared.trials:
+                turns_at_s = breaker.since_s + TRIAL_PATIENCE_S
+            else:
+                turns_at_s = now
+            if turns_at_s > now:
                 shuts[key] = Shut(state, turns_at_s, *breaker.opened_by)
                 until_s = min(until_s, turns_at_s)
         self.seen = (shuts, until_s)
@@ -207,13 +273,15 @@ class NodeLoad:
         """An attempt that began at `began_s` (by the reach's clock) has ended; `failed`: None says nothing."""
         if failed is None:
             if self.opened:
-                self.lose_trial(key)
+                self.lose_trial(key, began_s)
             return
         now = self.clock()
         for one in breakers_of(key):
             before = self.breakers.get(one, FRESH)
             after = after_attempt(before, self.rules_of(one), failed=failed, began_s=began_s, now_s=now)
             self.breakers[one] = after
+            if self.shared is not None and began_s >= before.since_s and before.opened_at_s is None:
+                add(self.shared.attempts, one, 1, int(failed))
             if after.opened_at_s != before.opened_at_s:
                 self.turn(one, after)
 
@@ -221,11 +289,16 @@ class NodeLoad:
         """A breaker has opened or closed."""
         self.set(key, breaker)
         self.openings += breaker.opened_at_s is not None
+        if self.shared is not None:
+            self.shared.turned[key] = breaker
+            self.shared.stirred.set()
         for told in self.when_turned:
             told(key, breaker)
 
     def set(self, key: NodeKey, breaker: Breaker) -> None:
         self.breakers[key] = breaker
+        if self.shared is not None and breaker.state(self.rules_of(key), self.clock()) is not State.HALF_OPEN:
+            self.shared.trials.discard(key)
         if breaker.opened_at_s is None:
             self.opened.pop(key, None)
         else:
@@ -238,12 +311,53 @@ class NodeLoad:
             breaker = self.opened.get(one)
             if breaker is not None and breaker.state(self.rules_of(one), now) is State.HALF_OPEN:
                 self.set(one, tried(breaker, now))
+                if self.shared is not None:
+                    self.shared.tried[one] = now
+                    self.shared.stirred.set()
 
-    def lose_trial(self, key: NodeKey) -> None:
+    def lose_trial(self, key: NodeKey, began_s: float = math.inf) -> None:
+        """An attempt that began then has told nothing: if it was the trial, another may try."""
         for one in breakers_of(key):
             breaker = self.opened.get(one)
-            if breaker is not None and breaker.trial_at_s is not None:
+            if breaker is not None and breaker.trial_at_s is not None and began_s >= breaker.since_s:
                 self.set(one, trial_lost(breaker))
+
+    # --- What other processes tell -----------------------------------------------------------------------------------
+
+    def count_elsewhere(self, key: NodeKey, attempts: int, errors: int) -> None:
+        """So many more attempts have ended in another process."""
+        before = self.breakers.get(key, FRESH)
+        after = with_more(before, self.rules_of(key), attempts, errors, self.clock())
+        self.breakers[key] = after
+        if after.opened_at_s != before.opened_at_s:
+            self.turn(key, after)
+
+    def charge_elsewhere(self, service_id: str, calls: int, retries: int) -> None:
+        budget = self.budget_of(service_id)
+        self.budgets[service_id] = budget.after(self.budget_rules, self.clock(), calls=calls, retries=retries)
+
+    def open_elsewhere(self, key: NodeKey, at_s: float, by: tuple[int, int]) -> None:
+        """Another process's breaker has opened: so has ours. Who has opened it tells of it."""
+        before = self.breakers.get(key, FRESH)
+        after = opened(before, self.rules_of(key), by, at_s)
+        if after is not before:
+            self.set(key, after)
+
+    def try_elsewhere(self, key: NodeKey, at_s: float) -> None:
+        if (breaker := self.opened.get(key)) is not None:
+            self.set(key, tried(breaker, at_s))
+
+    def close_elsewhere(self, key: NodeKey, since_s: float) -> None:
+        """Another process's trial has succeeded; it had begun after `since_s`. One that has opened since stays open."""
+        breaker = self.opened.get(key)
+        if breaker is not None and breaker.since_s <= since_s + self.rules_of(key).open_s / 2:
+            self.set(key, Breaker(since_s=breaker.since_s))
+
+    def grant_trial(self, key: NodeKey, breaker: Breaker) -> None:
+        """The trial of this half-open breaker is ours, unless it has turned since that was asked for."""
+        if self.shared is not None and self.opened.get(key) == breaker:
+            self.shared.trials.add(key)
+            self.seen = (NOTHING_SHUT, 0.0)
 
     def rules_of(self, key: NodeKey) -> BreakerRules:
         return self.node_rules if key[1] else self.service_rules
@@ -259,11 +373,22 @@ class NodeLoad:
         for gone in (self.latencies, self.told, self.breakers, self.opened):
             for key in [key for key in gone if key not in tables.nodes and not is_service_of(key, tables)]:
                 del gone[key]
+        if self.shared is not None:
+            self.shared.trials &= self.opened.keys()
         for service_id in self.budgets.keys() - tables.services:
             del self.budgets[service_id]
         for rated in [rated for rated in self.buckets if rated[:2] not in tables.nodes]:
             del self.buckets[rated]
         self.seen = (NOTHING_SHUT, 0.0)
+
+
+def add(counts: dict[Key, list[int]], key: Key, first: int, second: int) -> None:
+    known = counts.get(key)
+    if known is None:
+        counts[key] = [first, second]
+    else:
+        known[0] += first
+        known[1] += second
 
 
 def breakers_of(key: NodeKey) -> tuple[NodeKey, NodeKey]:

@@ -30,6 +30,7 @@ from routing.core.tables import Tables
 from routing.errors import Overloaded
 from routing.forwarder import Forwarder
 from routing.health import NodeLoad
+from routing.sharing import Sharing
 from routing.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class LiveParts:
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
     telling: set[asyncio.Task[None]] = field(default_factory=set)
+    sharing: Sharing | None = None
     turned: dict[tuple[str, str], Breaker] = field(default_factory=dict)
     """Nodes' breakers that have opened or closed, on their way into the database."""
 
@@ -159,6 +161,8 @@ class LiveParts:
         task.add_done_callback(self.telling.discard)
 
     async def stop(self) -> None:
+        if self.sharing is not None:
+            await self.sharing.stop()
         await self.snapshot.stop()
         await self.forwarder.close()
         await self.journal.stop()
@@ -250,6 +254,15 @@ async def start_parts(role: str) -> LiveParts:
         settings.REACH_BREAKER_TIMEOUT_S,
     )
     load.when_turned.append(parts.note_turn)
+    if settings.REDIS_URL:
+        parts.sharing = Sharing(
+            settings.REDIS_URL,
+            str(owner),
+            load,
+            interval_s=settings.REACH_SHARING_INTERVAL_S,
+            retry_s=settings.REACH_DATABASE_RETRY_S,
+        )
+        parts.sharing.start()
     return parts
 
 

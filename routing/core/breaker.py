@@ -106,8 +106,11 @@ def with_more(breaker: Breaker, rules: BreakerRules, attempts: int, errors: int,
 
 
 def opened(breaker: Breaker, rules: BreakerRules, by: tuple[int, int], at_s: float) -> Breaker:
-    """The breaker as it opens at `at_s`, or opened elsewhere then. An older opening than its own changes nothing."""
-    if at_s + rules.open_s <= breaker.since_s:
+    """The breaker as it opens at `at_s`, or opened elsewhere then.
+
+    An opening that is older than its own, or the same as others have seen it, changes nothing.
+    """
+    if at_s + rules.open_s / 2 < breaker.since_s:
         return breaker
     return Breaker(since_s=at_s + rules.open_s, opened_at_s=at_s, opened_by=by)
 

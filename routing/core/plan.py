@@ -317,7 +317,7 @@ def first_trial_s(found: Field, shuts: Shuts) -> float | None:
         if candidate.refusal in (NODE_SHUT, SERVICE_SHUT):
             node = candidate.node
             behind = [s for key in (node.key, (node.service_id, OF_SERVICE)) if (s := shuts.get(key)) is not None]
-            if any(shut.state is State.TRYING for shut in behind):
+            if any(shut.state is not State.OPEN for shut in behind):
                 return None
             moments.append(max(shut.until_s for shut in behind))
     return min(moments, default=None)
