@@ -36,9 +36,11 @@ from registry.core.node import Node, visible_status
 from registry.errors import Unavailable
 from registry.http import AsyncAPIView
 from routing import engine, live, mirroring, observing
+from routing.core.breaker import State as BreakerState
 from routing.core.plan import Attempt
 from routing.core.tables import Tables
 from routing.dispatch import Result
+from routing.health import NodeLoad
 
 OTHER = "other"
 NO_CODE = "none"
@@ -196,6 +198,20 @@ class State(Collector):
         for parts in at_work:
             for (service_id, _node_id), count in parts.load.flying.copy().items():
                 flying[(self._service(service_id),)] += count
+        not_closed: Counts = Tally()
+        openings = 0
+        for parts in at_work:
+            openings += parts.load.openings
+            for service_id, node_id in parts.load.opened.copy():
+                not_closed[(self._service(service_id), "node" if node_id else "service")] += 1
+        yield family("reach_breakers_not_closed", "Breakers open or half-open here", ("service_id", "of"), not_closed)
+        opened = CounterMetricFamily("reach_breaker_openings", "Breakers that have opened by what was seen here")
+        opened.add_metric([], openings)
+        yield opened
+        sharing = [parts.load.shared is not None for parts in at_work if parts.sharing is not None]
+        if sharing:
+            shared: dict[tuple[str, ...], float] = {(): int(all(sharing))}
+            yield family("reach_sharing", "1 while breakers and rates are shared with other processes", (), shared)
         yield family("reach_attempts_in_flight", "Attempts that this process has out now", ("service_id",), flying)
         yield from self._snapshot()
 
@@ -227,6 +243,8 @@ class State(Collector):
         if self._counted_of is not tables:
             self._counted_of, self._counted = tables, self._count(tables)
         statuses, ready = self._counted
+        if live.current is not None:
+            statuses = with_ejected(statuses, tables, live.current.load)
         yield family("reach_nodes", "Nodes as this process knows them, by status", ("status",), statuses)
         yield family("reach_capability_ready_nodes", "Ready nodes that offer a capability", ("capability",), ready)
 
@@ -248,6 +266,19 @@ def engine_parts() -> live.LiveParts | None:
 
 def status_of(node: Node) -> str:
     return visible_status(node.health, "", node.admin_state, expired=node.expired).name
+
+
+def with_ejected(statuses: Counts, tables: Tables, load: NodeLoad) -> Counts:
+    """The counts with those apart that could take calls, but for their open breaker."""
+    counted, now = statuses.copy(), load.clock()
+    for key, breaker in load.opened.copy().items():
+        node = tables.nodes.get(key)
+        if node is None or breaker.state(load.rules_of(key), now) is not BreakerState.OPEN:
+            continue
+        ejected = visible_status(node.health, "", node.admin_state, expired=node.expired, ejected="").name
+        counted[(status_of(node),)] -= 1
+        counted[(ejected,)] += 1
+    return counted
 
 
 def is_ready(node: Node) -> bool:

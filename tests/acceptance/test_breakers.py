@@ -43,6 +43,10 @@ def test_from_errors_to_an_open_breaker_and_back(reach: Instance, new_agent: New
     wait_until(lambda: node_of(reach, agent)["status"] == "ejected", "the node is shown as ejected")
     assert node_of(reach, agent)["status_reason"] == "its breaker is open: 5 of 5 attempts failed"
 
+    measured = reach.request("GET", "/metrics", key=reach.key).body.decode()
+    assert f'reach_breakers_not_closed{{of="node",service_id="{agent.service_id}"}} 1.0' in measured
+    assert 'reach_nodes{status="ejected"} 1.0' in measured
+
     agent.node.behave = answers({})
     while (answer := call_once(agent)).status != 200:
         assert answer.json["code"] == "circuit_open"
