@@ -6,6 +6,10 @@ The embedded server is started by the first test that asks for the database, unl
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("reach", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines are shared
+settings.load_profile("reach")
 
 
 @pytest.fixture(scope="session")
