@@ -30,10 +30,11 @@ demo: install
 	@exec $(VENV_PYTHON) -m demo
 
 # Some acceptance tests watch the clock: those run one at a time, with the machine to themselves. The others mostly wait.
-ACCEPTANCE := $(wildcard tests/acceptance/test_*.py)
-ALONE := $(addprefix tests/acceptance/test_,$(addsuffix .py,hostile_bodies kill9 long_jobs node_health overload published_change))
+ACCEPTANCE := $(wildcard tests/acceptance/test_*.py tests/acceptance/incidents/test_*.py)
+ALONE := $(addprefix tests/acceptance/,$(addsuffix .py,$(addprefix test_,hostile_bodies kill9 long_jobs node_health \
+	overload published_change) incidents/test_half_dead))
 TOGETHER := tests/unit tests/contract tests/integration sdk/tests \
-	$(addprefix tests/acceptance/,running sdk demo topology incidents) $(filter-out $(ALONE),$(ACCEPTANCE))
+	$(addprefix tests/acceptance/,running sdk demo topology) $(filter-out $(ALONE),$(ACCEPTANCE))
 test: install-dev
 	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile $(TOGETHER) $(ARGS)
 	$(VENV_PYTHON) -m pytest -q $(ALONE) $(ARGS)
