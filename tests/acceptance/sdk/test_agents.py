@@ -214,7 +214,7 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
         callers = [threading.Thread(target=ask_for_the_job, args=(reach, name)) for name in workers]
         for caller in callers:
             caller.start()
-        wait_until(lambda: all("RUNS" in agent.output for agent in workers.values()), "at work", 10)
+        wait_until(lambda: all("RUNS" in agent.output for agent in workers.values()), "at work")
         reach.kill()
         for caller in callers:
             caller.join()
