@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from agent_reach import AsyncReachClient
+from agent_reach import AsyncReachClient, NoAvailableNode, Result
 
 from demo import children
 from demo.operator import FRONT_DESK, Operator
@@ -91,12 +91,23 @@ async def show(reach: subprocess.Popen[bytes], undo: contextlib.AsyncExitStack) 
     await until(lambda: not operator.unready(wanted), AGENTS_TIMEOUT_S, f"not all agents are ready; see {home}")
     async with AsyncReachClient(url, keys.services[FRONT_DESK]) as caller:
         traffic = Traffic(caller, say)
-        first = await caller.dispatch(FIRST.capability, FIRST.payload, labels={"user": FIRST.user})
+        first = await first_answer(caller, until_s=time.monotonic() + AGENTS_TIMEOUT_S)
         say(what_to_try(url, revision, len(agents), first.call_id, home, time.monotonic() - started))
         try:
             await traffic.play()
         finally:
             say(told(traffic.endings))
+
+
+async def first_answer(caller: AsyncReachClient, *, until_s: float) -> Result:
+    """The first call's result. That a node is ready reaches the dispatcher a moment after the registry."""
+    while True:
+        try:
+            return await caller.dispatch(FIRST.capability, FIRST.payload, labels={"user": FIRST.user})
+        except NoAvailableNode:
+            if time.monotonic() > until_s:
+                raise
+            await asyncio.sleep(0.2)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:

@@ -76,9 +76,19 @@ def wait_ready(reach: Instance, service_id: str, agent: AgentProcess) -> dict[st
     def ready() -> dict[str, Any] | None:
         assert agent.process.poll() is None, agent.output
         node = node_of(reach, service_id)
-        return node if node is not None and node["status"] == "ready" else None
+        return node if node is not None and node["status"] == "ready" and is_known(reach, node) else None
 
     return wait_until(ready, f"{service_id} ready", 20)
+
+
+def is_known(reach: Instance, node: dict[str, Any]) -> bool:
+    """Whether the dispatcher has heard of it, too: that takes a moment."""
+    body = {"capability": node["capabilities"][0], "payload": {}}
+    explained = reach.request("POST", "/api/v1/dispatch/explain", body, key=reach.key).json
+    seen = [
+        c for c in explained["candidates"] if (c["service_id"], c["node_id"]) == (node["service_id"], node["node_id"])
+    ]
+    return bool(seen) and not {"not yet proven ready", "not ready"} & set(seen[0]["reasons"])
 
 
 def probe(reach: Instance, service_id: str) -> dict[str, Any]:
