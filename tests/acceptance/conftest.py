@@ -23,6 +23,7 @@ from tests.fakes import Behaviour, FakeNode
 def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reach]:
     """One running reach, shared by the tests that do not harm it. What tests wait for is made short."""
     short = {"REACH_BODY_TIMEOUT_S": "2", "REACH_IDLE_TIMEOUT_S": "1.5"}
+    short["REACH_METRICS_LABEL_VALUES"] = "10000"  # many tests, each with agents of its own
     instance = a_reach(tmp_path_factory.mktemp("reach") / "home", short)
     try:
         yield instance.start()
