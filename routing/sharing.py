@@ -129,7 +129,8 @@ class Sharing:
                 if told := self.news(shared):
                     await redis.publish(CHANNEL, encode(told))
                 await self.ask_for_trials(redis, shared)
-                await self.renew_leases(redis, shared)
+                if shared.leases:
+                    await self.renew_leases(redis, shared)
 
     def news(self, shared: Shared) -> Told | None:
         """What has happened since the last message; None: nothing."""
