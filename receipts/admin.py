@@ -330,7 +330,8 @@ def step_of(receipt: Receipt, accepted_at: datetime) -> dict[str, Any]:
 
 def why_of(detail: dict[str, Any]) -> dict[str, Any]:
     """Why this node: the route, and each candidate with its share or the reason why it was left out."""
-    chosen = detail.get("chosen") or {}
+    chosen, left_out = detail.get("chosen") or {}, detail.get("left_out") or {}
+    listed = sum(not candidate["eligible"] for candidate in detail.get("candidates") or [])
     return {
         "route": detail.get("route_id"),
         "is_auto": detail.get("route_id") == "auto",
@@ -349,7 +350,10 @@ def why_of(detail: dict[str, Any]) -> dict[str, Any]:
         ],
         "reading": detail.get("intent"),
         "notes": [said(note) for note in detail.get("notes") or []],
-        "left_out": [(said(reason), count) for reason, count in (detail.get("left_out") or {}).items()],
+        "has_chosen": bool(chosen),
+        "beyond": [(said(reason), count) for reason, count in left_out.items()]
+        if sum(left_out.values()) > listed
+        else [],
     }
 
 

@@ -73,6 +73,10 @@ NOTES = [
     gettext_noop("the breaker of %(name)s is open: one attempt may try again in %(n)s s"),
     gettext_noop("the breaker of %(name)s is half-open: whether one attempt succeeds is being tried"),
     gettext_noop("and %(n)s more breakers are open"),
+    gettext_noop("of the able by chance, each as likely as its share"),
+    gettext_noop("of the able the quicker of two drawn at random (latency times calls in flight)"),
+    gettext_noop("of the able the one that its key belongs to"),
+    gettext_noop("of the able the less busy of two drawn at random (calls in flight by weight)"),
     gettext_noop("sticks to nothing: the call has no %(key)s; the least loaded was chosen"),
 ]
 ADVISORY: Mapping[str, tuple[str, str, str]] = {

@@ -43,6 +43,19 @@ class Load(Protocol):
         ...
 
 
+CHOICE = {
+    "weighted_random": "of the able by chance, each as likely as its share",
+    "latency_aware": "of the able the quicker of two drawn at random (latency times calls in flight)",
+    "sticky": "of the able the one that its key belongs to",
+}
+LESS_BUSY = "of the able the less busy of two drawn at random (calls in flight by weight)"
+
+
+def choice_sentence(strategy: str) -> str:
+    """How `pick` chooses where several are able: what there is to say of those that it did not choose."""
+    return CHOICE.get(strategy, LESS_BUSY)
+
+
 def pick(strategy: str, field: Field, load: Load, chance: Chance, key: str | None = None) -> Candidate:
     """Choose one of the field's able candidates (there is at least one). `key` is what the sticky strategy goes by."""
     if len(field.able) == 1:

@@ -14,7 +14,7 @@ from receipts.core.ending import Ending
 from receipts.core.envelope import CallEnvelope, Urgency
 from receipts.core.journey import Ended, Journey, NodeKey, Tried
 from registry.core.node import Tier
-from routing.core.balancing import Chance, Load
+from routing.core.balancing import Chance, Load, choice_sentence
 from routing.core.breaker import NODE_SHUT, OF_SERVICE, SERVICE_SHUT, Shuts, State, shut_note
 from routing.core.intent import unknown_sentence, unread_sentence
 from routing.core.limits import next_room_s, pick_within_limits
@@ -298,6 +298,8 @@ def look_in(
         return Search(left, None, "rate_limited", notes=notes, again_at_s=again_at_s)
     if missing:
         notes += (f"sticks to nothing: the call has no {strategy.key}; the least loaded was chosen",)
+    elif len(left.able) > 1:
+        notes += (choice_sentence(strategy.type),)
     return Search(left, chosen, notes=notes)
 
 

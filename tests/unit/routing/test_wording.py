@@ -34,11 +34,19 @@ NO_KEY = {"canary": {"service": "new", "percent": 5, "sticky_by": "labels.x"}}
         ({}, [], {**CANARY, "health": Health.NOT_READY}),
         ({}, [an_attempt(Ended.NOT_STARTED, "new/1", route_id="r")], CANARY),
         ({}, [], {"strategy": {"type": "sticky", "key": "session_id"}}),
+        ({}, [], {"strategy": {"type": "sticky", "key": "caller"}}),
+        ({}, [], {"strategy": {"type": "weighted_random", "weights": {"old": 1, "new": 1}}}),
+        ({}, [], {"strategy": {"type": "latency_aware"}}),
+        ({}, [], {"strategy": {"type": "least_loaded"}}),
     ],
 )
 def test_every_note_is_one_that_can_be_translated(facts, tried, route):
     (note,) = noted(facts, *tried, **route)
     assert recognised(note)[0] in wording.NOTES
+
+
+def test_where_one_alone_is_able_nothing_is_said_of_a_choice():
+    assert noted({}, health=Health.NOT_READY, strategy={"type": "least_loaded"}) == ()
 
 
 @pytest.mark.parametrize("reason", [*WHY_SPARED, CANARY_ONLY, MIRROR_ONLY, "at its max_concurrency (32)"])
