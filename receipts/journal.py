@@ -22,6 +22,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from receipts.prepared import Prepared
 from receipts.rows import CallRow, KeyRow, MoveRow, ReceiptRow, columns, json_of
+from registry.database import POOL_BACKOFF_S
 from registry.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -341,6 +342,7 @@ class Journal:
             max_size=2,
             open=False,
             timeout=5,
+            reconnect_timeout=POOL_BACKOFF_S,
             kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "reach read"},
         )
         self.followers: dict[str, list[Callable[[], None]]] = {}
@@ -426,7 +428,7 @@ class Journal:
             return
         await connection.execute(RENEW_LEASE, self.lease)  # no call is accepted without a lease
         if self.doubtful:
-            await connection.execute(END_DOUBTFUL, (self.doubtful, self.owner))
+            await connection.execute(END_DOUBTFUL, (self.doubtful,))
             self.doubtful.clear()
 
     # --- Changes of open calls ---------------------------------------------------------------------------------------
@@ -545,10 +547,13 @@ END_DOUBTFUL = """
 WITH ended AS (
     UPDATE calls SET status = 'rejected', ended_at = now(), seq = seq + 1, step = step + 1,
         error = '{"code":"unavailable","detail":"the database was away while the call was being accepted"}'
-    WHERE id = ANY(%s::uuid[]) AND owner = %s AND ended_at IS NULL RETURNING id, seq
+    WHERE id = ANY(%s::uuid[]) AND attempts <= 1 AND ended_at IS NULL RETURNING id, seq
 ), freed AS (
     DELETE FROM idempotency WHERE call_id IN (SELECT id FROM ended)
 )
 INSERT INTO receipts (call_id, seq, kind, at, detail)
 SELECT id, seq, 'rejected', now(), '{"code":"unavailable"}' FROM ended
 """
+"""Calls that were committed unseen: their callers were told that nothing was accepted, and nothing was sent. While the
+database was away another process may have taken them over and wait for a node that knows nothing of them; only where
+it has made an attempt of its own they are left to it."""

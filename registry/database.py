@@ -4,6 +4,10 @@ from django.db import connection
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
+POOL_BACKOFF_S = 1.0
+"""How long (s) a pool goes on trying to connect by itself, resting ever longer; then whoever asks makes it try at once.
+Its own 300 s would mean that after a minute's absence of the database a pool looks for it a minute later."""
+
 LIBPQ_KNOWS = {option.keyword.decode() for option in Conninfo.get_defaults()}
 """Every option that DATABASE_URL may name: certificates, keepalives, time-outs."""
 

@@ -55,8 +55,11 @@ def line(database: str) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-async def new_journal(database: str) -> AsyncIterator[MakeJournal]:
-    """Started journals, each a process of its own as far as the database can tell; `line`: by way of it."""
+async def new_journal(database: str, line: Proxy) -> AsyncIterator[MakeJournal]:
+    """Started journals, each a process of its own as far as the database can tell; `line`: by way of it.
+
+    That line stays until they have stopped.
+    """
     made: list[Journal] = []
 
     async def make(*, line: Proxy | None = None, **facts: Any) -> Journal:

@@ -253,6 +253,59 @@ async def test_a_call_whose_acceptance_was_lost_is_refused_and_ended(new_journal
     assert await journal.accept(*opening(a_call(journal, idempotency_key=key, keyed=True))) is None
 
 
+@pytest.mark.parametrize("attempts", [1, 2], ids=["and only waited for", "and tried again"])
+async def test_a_call_whose_acceptance_was_lost_may_have_been_taken_over_meanwhile(
+    new_journal: MakeJournal, line: Proxy, sql: Sql, attempts: int
+):
+    """Its caller was told that nothing is accepted. What another process has made of it since stands."""
+    other = await new_journal()
+    await becomes_true(lambda: sql("SELECT held_since FROM process_leases WHERE owner = %s", other.owner), "it lives")
+    journal = await new_journal(line=line)
+    row = a_call(journal)
+    line.lose_reply_to(row.id.encode())
+    accepting = asyncio.ensure_future(journal.accept(*opening(row)))
+    await becomes_true(line.lost.is_set, "it is committed")
+    line.cut()
+    with pytest.raises(Unavailable):
+        await accepting
+    taken: list[str] = []
+    async with asyncio.timeout(10):
+        while row.id not in taken:
+            taken += await claimed(other)
+    if attempts == 2:
+        assert await other.move(*a_move(row, owner=str(other.owner), epoch=2, attempts=2))
+    line.mend()
+    if attempts == 1:
+        await becomes_true(lambda: row_of(sql, row.id)[0] == "rejected", "the doubtful call is ended")
+    else:
+        assert await journal.accept(*opening(a_call(journal))) is None
+        assert row_of(sql, row.id)[0] == "running"
+
+
+async def test_reading_goes_on_as_soon_as_the_database_is_back(new_journal: MakeJournal, line: Proxy):
+    """However long it was away: whoever asks makes the pool try again."""
+    journal = await new_journal(line=line)
+    loop = asyncio.get_running_loop()
+
+    async def reads() -> bool:
+        try:
+            return await journal.read("SELECT 1 AS one") == [{"one": 1}]
+        except Unavailable:
+            return False
+
+    assert await reads()
+    line.cut()
+    away_until = loop.time() + 3.3  # the rests of a pool that is left alone are 1, 2, 4, 8 … s
+    while loop.time() < away_until:
+        async with asyncio.TaskGroup() as readers:
+            readers.create_task(asyncio.wait([asyncio.ensure_future(reads())], timeout=0.2))
+    line.mend()
+    back_at = loop.time()
+    while not await reads():
+        await asyncio.sleep(0.01)
+    assert loop.time() - back_at < 2.0
+
+
 async def test_reading_says_that_the_database_is_away(new_journal: MakeJournal, line: Proxy):
     journal = await new_journal(line=line)
     assert await journal.read("SELECT 1 AS one") == [{"one": 1}]
