@@ -192,14 +192,18 @@ class DatabaseLook:
         return self._sweeps.missing()
 
 
-def look_at_redis() -> dict[str, str | None]:
-    """Whether the broker of several processes answers."""
-    try:
-        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
-            client.ping()
-    except (redis.RedisError, OSError) as exc:
-        return {"broker": f"does not answer: {exc}"}
-    return {"broker": None}
+class RedisLook:
+    """Whether the broker of several processes answers; on one connection for as long as it holds."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+
+    def __call__(self) -> dict[str, str | None]:
+        try:
+            self._client.ping()
+        except (redis.RedisError, OSError) as exc:
+            return {"broker": f"does not answer: {exc}"}
+        return {"broker": None}
 
 
 _watches: list[Watch] = []
@@ -215,7 +219,7 @@ def start() -> None:
         weights["worker"] = Weight.ADVISORY
     _watches.append(Watch(names, DatabaseLook(conninfo("reach health"), known_migrations())))
     if settings.REDIS_URL:
-        _watches.append(Watch(("broker",), look_at_redis))
+        _watches.append(Watch(("broker",), RedisLook(settings.REDIS_URL)))
         if settings.REACH_ROLE != "all":  # calls need no broker; the all-in-one's worker does
             weights["broker"] = Weight.AFTER_START
     else:
