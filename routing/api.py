@@ -57,8 +57,11 @@ class DispatchView(AsyncAPIView):
         key: Key = request.auth
         envelope = envelope_of(request, key)
         live = parts()
-        with live.admitted(envelope.urgency):
+        live.admit(envelope.urgency)
+        try:
             result = await submit(envelope, live, any_parent="operate" in key.scopes, begun=mirror)
+        finally:
+            live.in_flight -= 1
         return result_response(result)
 
 

@@ -221,10 +221,15 @@ def new_call(call: OpenCall, journey: Journey, step: Attempt | Stop, *, keyed: b
     now = now_millis()
     if isinstance(step, Attempt):
         deadline = step.deadline_millis
-        journey = replace(journey, idempotent=step.chosen.offer.idempotent, first_forwarded_at_millis=now)
+        journey = replace(
+            journey,
+            idempotent=step.chosen.offer.idempotent,
+            first_forwarded_at_millis=now,
+            deadline_millis=deadline,
+        )
     else:
         deadline = envelope.received_at_millis + (envelope.timeout_ms or 0)
-    journey = replace(journey, deadline_millis=deadline)
+        journey = replace(journey, deadline_millis=deadline)
     call.note(
         Kind.ACCEPTED, {"caller": envelope.caller, "capability": envelope.capability, "deadline_millis": deadline}
     )

@@ -98,6 +98,13 @@ class NodeLoad:
         self.openings = 0
         """How often a breaker has opened here."""
         self.budgets: dict[str, Budget] = {}
+        self.begun: dict[str, int] = {}
+        self.well: dict[NodeKey, int] = {}
+        self.tallied_s = 0
+        """In this second (by the reach's clock): calls that have begun, by service; attempts that went well, by node.
+        `settle` takes them into budgets and breakers: nearly all go well, and then one count is all they cost."""
+        self.since_s = 0.0
+        """The latest `since_s` of any breaker that has opened: what began before may be none of its business."""
         self.buckets: dict[RateKey, Bucket] = {}
         self.seen: tuple[Shuts, float] = (NOTHING_SHUT, 0.0)
         """What `shut` has found last, and until when (s) that holds."""
@@ -151,21 +158,24 @@ class NodeLoad:
 
     def count_call(self, service_id: str) -> None:
         """A call has its first attempt at this service."""
-        self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, self.clock(), calls=1)
-        if self.shared is not None:
-            add(self.shared.calls, service_id, 1, 0)
+        if int(self.clock()) != self.tallied_s:
+            self.settle()
+        self.begun[service_id] = self.begun.get(service_id, 0) + 1
 
     def count_retry(self, service_id: str) -> None:
         """The failure of an attempt at this service makes a further one, here or elsewhere."""
+        self.settle()
         self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, self.clock(), retries=1)
         if self.shared is not None:
             add(self.shared.calls, service_id, 0, 1)
 
     def retries_left(self, service_id: str) -> int:
+        self.settle()
         return self.budget_of(service_id).left(self.budget_rules, self.clock())
 
     def retry_refusal(self, service_id: str) -> str | None:
         """Why the failure of an attempt at this service may make no further one now; None: it may."""
+        self.settle()
         budget, now = self.budget_of(service_id), self.clock()
         if budget.left(self.budget_rules, now) > 0:
             return None
@@ -276,6 +286,12 @@ class NodeLoad:
                 self.lose_trial(key, began_s)
             return
         now = self.clock()
+        if not failed and not self.opened and began_s >= self.since_s:
+            if int(now) != self.tallied_s:
+                self.settle()
+            self.well[key] = self.well.get(key, 0) + 1
+            return
+        self.settle()
         for one in breakers_of(key):
             before = self.breakers.get(one, FRESH)
             after = after_attempt(before, self.rules_of(one), failed=failed, began_s=began_s, now_s=now)
@@ -284,6 +300,22 @@ class NodeLoad:
                 add(self.shared.attempts, one, 1, int(failed))
             if after.opened_at_s != before.opened_at_s:
                 self.turn(one, after)
+
+    def settle(self) -> None:
+        """Take what was only counted so far into the breakers and budgets, and into what the others are to be told."""
+        at_s = self.tallied_s
+        for service_id, calls in self.begun.items():
+            self.budgets[service_id] = self.budget_of(service_id).after(self.budget_rules, at_s, calls=calls)
+            if self.shared is not None:
+                add(self.shared.calls, service_id, calls, 0)
+        for key, attempts in self.well.items():
+            for one in breakers_of(key):
+                self.breakers[one] = with_more(self.breakers.get(one, FRESH), self.rules_of(one), attempts, 0, at_s)
+                if self.shared is not None:
+                    add(self.shared.attempts, one, attempts, 0)
+        self.begun.clear()
+        self.well.clear()
+        self.tallied_s = int(self.clock())
 
     def turn(self, key: NodeKey, breaker: Breaker) -> None:
         """A breaker has opened or closed."""
@@ -297,6 +329,7 @@ class NodeLoad:
 
     def set(self, key: NodeKey, breaker: Breaker) -> None:
         self.breakers[key] = breaker
+        self.since_s = max(self.since_s, breaker.since_s)
         if self.shared is not None and breaker.state(self.rules_of(key), self.clock()) is not State.HALF_OPEN:
             self.shared.trials.discard(key)
         if breaker.opened_at_s is None:
@@ -326,6 +359,7 @@ class NodeLoad:
 
     def count_elsewhere(self, key: NodeKey, attempts: int, errors: int) -> None:
         """So many more attempts have ended in another process."""
+        self.settle()
         before = self.breakers.get(key, FRESH)
         after = with_more(before, self.rules_of(key), attempts, errors, self.clock())
         self.breakers[key] = after
@@ -333,11 +367,13 @@ class NodeLoad:
             self.turn(key, after)
 
     def charge_elsewhere(self, service_id: str, calls: int, retries: int) -> None:
+        self.settle()
         budget = self.budget_of(service_id)
         self.budgets[service_id] = budget.after(self.budget_rules, self.clock(), calls=calls, retries=retries)
 
     def open_elsewhere(self, key: NodeKey, at_s: float, by: tuple[int, int]) -> None:
         """Another process's breaker has opened: so has ours. Who has opened it tells of it."""
+        self.settle()
         before = self.breakers.get(key, FRESH)
         after = opened(before, self.rules_of(key), by, at_s)
         if after is not before:
@@ -366,6 +402,7 @@ class NodeLoad:
 
     def heed(self, tables: Tables) -> None:
         """The tables have moved: a suspicion that they know of is theirs to end, and who is gone is forgotten."""
+        self.settle()
         for key in list(self.suspected):
             if (node := tables.nodes.get(key)) is None or node.health is not Health.READY:
                 del self.suspected[key]

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -80,16 +80,14 @@ class LiveParts:
         waiting_rows = len(self.journal.new_calls.waiting) + len(self.journal.moves.waiting)
         return overload(urgency, self.bounds, in_flight=self.in_flight, waiting_rows=waiting_rows)
 
-    @contextmanager
-    def admitted(self, urgency: str) -> Iterator[None]:
-        """Count one more call in flight. Raises Overloaded when there is no room for one of this urgency."""
+    def admit(self, urgency: str) -> None:
+        """Count one more call in flight, until `in_flight` is lowered again by whoever asked.
+
+        Raises Overloaded when there is no room for one of this urgency.
+        """
         if why := self.overload(urgency):
             raise Overloaded(why, self.policy.retry_after_ms)
         self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
 
     def suspect(self, node: tuple[str, str], reason: str) -> None:
         """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""

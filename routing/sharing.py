@@ -134,6 +134,7 @@ class Sharing:
 
     def news(self, shared: Shared) -> Told | None:
         """What has happened since the last message; None: nothing."""
+        self.load.settle()
         if not (shared.attempts or shared.calls or shared.turned or shared.tried):
             return None
         told = Told(

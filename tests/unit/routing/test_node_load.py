@@ -1,9 +1,12 @@
 """What a process remembers of its nodes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from registry.core.node import Health
-from routing.core.breaker import State
+from routing.core.breaker import FRESH, Breaker, State, after_attempt
+from routing.core.retry import Budget
 from routing.health import NodeLoad
 from tests.factories import a_candidate, a_node, an_offer, tables
 
@@ -156,3 +159,45 @@ def test_breakers_of_who_is_gone_are_forgotten(judging, times):
     judging.heed(tables(a_node("other/n2")))
     assert not judging.breakers
     assert not judging.shut()
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("later"), st.floats(0, 3), st.none()),
+            st.tuples(st.sampled_from(["well", "failed"]), st.sampled_from(["n1", "n2"]), st.floats(0, 2)),
+            st.tuples(st.sampled_from(["call", "look"]), st.none(), st.none()),
+            st.tuples(st.just("retry"), st.none(), st.none()),
+        ),
+        max_size=80,
+    )
+)
+def test_what_is_only_counted_comes_to_the_same_as_each_by_itself(deeds):
+    """`settle` takes in a second's attempts at once; it is as if each had been judged when it ended."""
+    times = Times()
+    load = NodeLoad(decay_s=10, clock=lambda: times.now_s)
+    breakers: dict[tuple[str, str], Breaker] = {}
+    budget = Budget()
+    for deed, what, ago_s in deeds:
+        now_s = times.now_s
+        match deed:
+            case "later":
+                times.now_s += what
+            case "look":
+                assert load.retries_left("summarizer") == budget.left(load.budget_rules, now_s)
+            case "call":
+                load.count_call("summarizer")
+                budget = budget.after(load.budget_rules, now_s, calls=1)
+            case "retry":
+                load.count_retry("summarizer")
+                budget = budget.after(load.budget_rules, now_s, retries=1)
+            case _:
+                key, failed, began_s = ("summarizer", what), deed == "failed", now_s - ago_s
+                load.judge(key, failed=failed, began_s=began_s)
+                for one in (key, SERVICE):
+                    facts = {"failed": failed, "began_s": began_s, "now_s": now_s}
+                    breakers[one] = after_attempt(breakers.get(one, FRESH), load.rules_of(one), **facts)
+        open_ones = {key for key, breaker in breakers.items() if breaker.opened_at_s is not None}
+        assert load.opened.keys() == open_ones
+    assert load.retries_left("summarizer") == budget.left(load.budget_rules, times.now_s)
+    assert load.breakers == breakers
