@@ -169,7 +169,7 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
     caller = journey.envelope.caller
     fallbacks: tuple[Fallback, ...] = ()
     taken: Fallback | None = None
-    why, search = Why(AUTO, tables.revision, "least_loaded"), Search(NOBODY, None)
+    why, search = None, NO_SEARCH
     while (route := current_route(journey, tables)) is not PAST_THE_LAST:
         route_id, strategy = (route.id, route.strategy.type) if route else (AUTO, AUTO_STRATEGY.type)
         if route is None and policy.default_route == "deny":
@@ -200,6 +200,8 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
             break
         if taken.action == "retry":
             return Wait(taken.wait_ms or 0, replace(why, fallbacks=fallbacks))
+    if why is None:  # no route is left
+        why = Why(AUTO, tables.revision, "least_loaded")
     answers_503 = taken is not None and taken.action == "return_503"
     wait_ms = taken.wait_ms if taken is not None and answers_503 else None
     if wait_ms is None and search.again_at_s is not None:
@@ -346,17 +348,17 @@ def current_route(journey: Journey, tables: Tables) -> Route | Past | None:
 
 def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> Stop | None:
     """An unknown capability, or a chain too deep."""
-    why = Why(AUTO, tables.revision, "least_loaded")
     capability = journey.envelope.capability
+    if capability in tables.known and journey.depth <= policy.max_hops:
+        return None
+    why = Why(AUTO, tables.revision, "least_loaded")
     if capability not in tables.known:
         if journey.reading is not None:
             detail = unread_sentence(journey.reading, tables.known, min_score=policy.intent_min_score)
         else:
             detail = unknown_sentence(capability, tables.known)
         return Stop(Ending("unknown_capability", detail), why)
-    if journey.depth > policy.max_hops:
-        return Stop(Ending("loop_detected", f"the chain of calls is deeper than {policy.max_hops}"), why)
-    return None
+    return Stop(Ending("loop_detected", f"the chain of calls is deeper than {policy.max_hops}"), why)
 
 
 BAD_PAYLOAD = "its input schema refuses the payload"
@@ -366,7 +368,7 @@ BOUND = frozenset({"weighted_random", "sticky"})
 """Strategies whose choice urgency does not bend: reviewed weights stay what they are, and what sticks stays."""
 AUTO_STRATEGY = Strategy("least_loaded")
 BREAKERS_TOLD = 8
-NOBODY = make_field((), Preferences())
+NO_SEARCH = Search(make_field((), Preferences()), None)
 
 
 def without_loops(found: Field, journey: Journey) -> Field:
