@@ -2,6 +2,7 @@
 """Django's command line; without a DATABASE_URL the embedded PostgreSQL is up while a command needs it."""
 
 import contextlib
+import gc
 import os
 import sys
 
@@ -28,6 +29,8 @@ def needs_database(arguments: list[str]) -> bool:
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
+    gc.disable()  # what is imported stays: to look through it for garbage again and again is a tenth of the start
+    import django
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
@@ -36,8 +39,11 @@ def main() -> None:
 
     try:
         has_database_of_its_own = not settings.DATABASE_URL
+        django.setup()
     except ImproperlyConfigured as exc:
         sys.exit(f"{exc}")
+    gc.freeze()
+    gc.enable()
     with contextlib.ExitStack() as stack:
         if needs_database(sys.argv[1:]) and has_database_of_its_own:
             try:

@@ -11,7 +11,6 @@ from enum import StrEnum
 from functools import partial
 
 import psycopg
-import redis
 from django.conf import settings
 from django.http import HttpRequest, JsonResponse
 
@@ -196,12 +195,15 @@ class RedisLook:
     """Whether the broker of several processes answers; on one connection for as long as it holds."""
 
     def __init__(self, url: str) -> None:
+        import redis  # a tenth of a start, and most installations need none
+
         self._client = redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+        self._errors = (redis.RedisError, OSError)
 
     def __call__(self) -> dict[str, str | None]:
         try:
             self._client.ping()
-        except (redis.RedisError, OSError) as exc:
+        except self._errors as exc:
             return {"broker": f"does not answer: {exc}"}
         return {"broker": None}
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -30,8 +30,10 @@ from routing.core.tables import Tables
 from routing.errors import Overloaded
 from routing.forwarder import Forwarder
 from routing.health import NodeLoad
-from routing.sharing import Sharing
 from routing.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from routing.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class LiveParts:
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
     telling: set[asyncio.Task[None]] = field(default_factory=set)
-    sharing: Sharing | None = None
+    sharing: "Sharing | None" = None
     turned: dict[tuple[str, str], Breaker] = field(default_factory=dict)
     """Nodes' breakers that have opened or closed, on their way into the database."""
 
@@ -253,6 +255,8 @@ async def start_parts(role: str) -> LiveParts:
     )
     load.when_turned.append(parts.note_turn)
     if settings.REDIS_URL:
+        from routing.sharing import Sharing  # Redis's client is a tenth of a start, and most installations need none
+
         parts.sharing = Sharing(
             settings.REDIS_URL,
             str(owner),

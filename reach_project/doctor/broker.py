@@ -4,7 +4,6 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-import redis
 from django.conf import settings
 from django.utils.translation import gettext as _
 
@@ -32,6 +31,8 @@ def broker() -> Findings:
                 _("Set REDIS_URL, the same for every process."),
             )
         return
+    import redis  # a tenth of a start, and most installations need none
+
     try:
         with redis.Redis.from_url(
             settings.REDIS_URL, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
