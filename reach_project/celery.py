@@ -9,7 +9,7 @@ Worker and beat run as threads of the all-in-one, or as plain Celery commands:
 import logging
 import os
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
@@ -137,9 +137,18 @@ def pulse(**_: object) -> None:
     health.PULSE.felt()
 
 
+LONG_AGO = datetime.fromtimestamp(0, UTC)
+"""Not a turn before now: our clock may yet be set right by more than that."""
+
+
 def every(task: str, seconds: float) -> dict[str, object]:
     """One line of the schedule, by a clock that no step of the host's stops."""
     return {"task": task, "schedule": interval(timedelta(seconds=seconds), nowfun=clock.now)}
+
+
+def at_once_and_every(task: str, seconds: float) -> dict[str, object]:
+    """The same, due when beat starts and not one turn later: readiness waits for it, and so does whoever starts us."""
+    return every(task, seconds) | {"last_run_at": LONG_AGO}
 
 
 def shortest_turn_s() -> float:
@@ -151,11 +160,11 @@ def schedule(sender: Celery, **_: object) -> None:
     sender.conf.beat_schedule = {
         entry["task"]: entry
         for entry in (
-            every("registry.sweep_nodes", 1.0),
-            every("registry.probe_due", min(1.0, shortest_turn_s() / 2)),
-            every("registry.knock", settings.REACH_KNOCK_INTERVAL_S),
-            every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
-            every("routing.sync_route_file", 10.0),
+            at_once_and_every("registry.sweep_nodes", 1.0),
+            at_once_and_every("registry.probe_due", min(1.0, shortest_turn_s() / 2)),
+            at_once_and_every("registry.knock", settings.REACH_KNOCK_INTERVAL_S),
+            at_once_and_every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
+            at_once_and_every("routing.sync_route_file", 10.0),
             every("routing.advise", settings.REACH_ADVISE_INTERVAL_S),
             every("receipts.maintain_partitions", 600.0),
             every("receipts.forget_what_is_old", 600.0),

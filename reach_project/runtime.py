@@ -282,14 +282,12 @@ class _Background:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        """Wait for the worker. Beat has nothing to finish and may sleep for a second more: it ends with the process."""
         self.ask_to_stop()
-        deadline = time.monotonic() + WORKER_STOP_S
-        for name, thread in self._threads.items():
-            thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                log.warning(
-                    "the %s did not stop within %g s; what it left is found by the next sweep", name, WORKER_STOP_S
-                )
+        worker = self._threads["worker"]
+        worker.join(WORKER_STOP_S)
+        if worker.is_alive():
+            log.warning("the worker did not stop within %g s; what it left is found by the next sweep", WORKER_STOP_S)
 
     def ask_to_stop(self) -> None:
         """Take nothing new."""
