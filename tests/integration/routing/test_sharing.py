@@ -10,7 +10,7 @@ import pytest
 from routing.core.breaker import BreakerRules, State
 from routing.core.limits import rate_key
 from routing.health import NodeLoad
-from routing.sharing import Sharing
+from routing.sharing import TOGETHER_S, Sharing
 from tests.bed.redis import Redis
 from tests.factories import a_candidate, an_offer
 
@@ -158,6 +158,14 @@ async def test_alone_while_redis_is_away_and_together_again(redis: Redis, caplog
     assert sorted(lines) == sorted(
         ["breakers and rates go by this process alone", "breakers and rates are shared again"] * 2
     )
+
+
+async def test_it_can_be_stopped_in_the_middle_of_a_message(redis: Redis) -> None:
+    for step in range(60):
+        async with asyncio.timeout(5), running(redis, "a") as (a,):
+            a.load.count_call("summarizer")
+            a.load.shared.stirred.set()
+            await asyncio.sleep(TOGETHER_S + step / 50_000)
 
 
 async def test_a_redis_that_hangs_counts_as_away(redis: Redis) -> None:
