@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -30,12 +31,23 @@ ARRIVED_AFTER_S = 1.0
 """A connection that closes sooner (s) after the answer may have died with whoever waited: the result is posted too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer that has just been written; whether it arrived, its connection shows a moment later."""
+
+    transport: asyncio.Transport
+    envelope: Envelope
+    ending: Ending
+    look_back: asyncio.TimerHandle
+
+
 class NodeServer:
     """Belongs to one event loop."""
 
     def __init__(self, workshop: Workshop, readiness: Readiness, lease: Lease, outbox: Outbox):
         self._workshop, self._readiness, self._lease, self._outbox = workshop, readiness, lease, outbox
         self._posting: set[asyncio.Task[Any]] = set()
+        self._written: dict[object, Written] = {}
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_post(ENDPOINTS["invoke"], self._invoke)
         app.router.add_get(ENDPOINTS["live"], self._live)
@@ -48,10 +60,16 @@ class NodeServer:
         await web.SockSite(self._runner, bound).start()
 
     async def close(self) -> None:
-        """Close when the answers under way are written."""
+        """Close when the answers under way are written, and what has not arrived is posted."""
+        for key in list(self._written):  # now: a connection that we close ourselves says nothing
+            self._look_back(key)
         await self._runner.cleanup()
+        for written in self._written.values():
+            written.look_back.cancel()
         if self._posting:
-            await asyncio.wait(self._posting, timeout=2.0)
+            _posted, late = await asyncio.wait(self._posting, timeout=2.0)
+            for task in late:
+                task.cancel()
 
     async def _live(self, _request: web.Request) -> web.Response:
         return json_answer(200, {"live": True})
@@ -109,12 +127,15 @@ class NodeServer:
         if transport is None or transport.is_closing():
             self._post(envelope, ending)
         elif request.keep_alive:
-            loop = asyncio.get_running_loop()
-            loop.call_later(ARRIVED_AFTER_S, self._post_if_closed, transport, envelope, ending)
+            key = object()
+            look_back = asyncio.get_running_loop().call_later(ARRIVED_AFTER_S, self._look_back, key)
+            self._written[key] = Written(transport, envelope, ending, look_back)
 
-    def _post_if_closed(self, transport: asyncio.Transport, envelope: Envelope, ending: Ending) -> None:
-        if transport.is_closing():
-            self._post(envelope, ending)
+    def _look_back(self, key: object) -> None:
+        written = self._written.pop(key)
+        written.look_back.cancel()
+        if written.transport.is_closing():
+            self._post(written.envelope, written.ending)
 
     def _post(self, envelope: Envelope, ending: Ending) -> None:
         receipt = Receipt(envelope.call_id, envelope.attempt, ending.receipt(envelope.attempt), is_last=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from agent_reach import (
     Unauthenticated,
     current_context,
 )
+from agent_reach._server import ARRIVED_AFTER_S
 
 
 def handler(agent: AgentClient):
@@ -758,6 +760,36 @@ async def test_a_result_that_waits_is_delivered_before_the_end(reach, running):
     await reach.listen()
     await asyncio.wait_for(run, 10)
     assert [receipt["kind"] for _, receipt in reach.receipts] == ["succeeded"]
+
+
+async def test_a_connection_that_died_with_the_answer_is_noticed_at_the_end(reach, agent):
+    begun = asyncio.Event()
+
+    @handler(agent)
+    async def work(payload, ctx):
+        asyncio.get_running_loop().call_later(0.15, begun.set)  # just after the answer
+        return "done"
+
+    run = asyncio.create_task(agent.run())
+    await until(lambda: agent.is_registered)
+    await reach.invoke_and_hang_up(agent, an_envelope(), begun)
+    agent.stop()
+    await asyncio.wait_for(run, 10)
+    assert [receipt["kind"] for _, receipt in reach.receipts] == ["succeeded"]
+
+
+async def test_after_its_end_it_posts_nothing(reach, agent, caplog):
+    """The connections that it closes itself had brought their answers."""
+    handler(agent)(returns("done"))
+    run = asyncio.create_task(agent.run())
+    await until(lambda: agent.is_registered)
+    assert (await reach.invoke(agent, an_envelope())).body == {"output": "done"}
+    agent.stop()
+    await asyncio.wait_for(run, 10)
+    await asyncio.sleep(ARRIVED_AFTER_S + 0.2)
+    gc.collect()  # a task whose exception nobody fetched says so when it goes
+    assert reach.receipts == []
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_it_can_be_stopped_while_it_still_waits_for_the_reach(reach, agent):
