@@ -4,12 +4,21 @@ The embedded server is started by the first test that asks for the database, unl
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("reach", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines are shared
 settings.load_profile("reach")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """How `--dist loadfile` gives the tests to several workers."""
+    from tests.distribution import ByFile
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,12 @@ os.environ |= {"DJANGO_SETTINGS_MODULE": "reach_project.settings", "REACH_HOME":
 
 
 def pytest_unconfigure() -> None:
-    from reach_project import embedded
-
     if is_first_process:
-        embedded.remove(Path(os.environ[HOME]))
-        shutil.rmtree(os.environ.pop(HOME), ignore_errors=True)
+        from reach_project import embedded
+        from tests.bed import prepared
+
+        run = Path(os.environ[HOME])
+        prepared.remove(run)
+        embedded.remove(run)
+        shutil.rmtree(run, ignore_errors=True)
+        del os.environ[HOME]

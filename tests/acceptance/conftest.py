@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 from django.conf import settings
-from psycopg.conninfo import make_conninfo
 
 from tests.acceptance.agents import Agent, NewAgent, as_person, registered
 from tests.acceptance.instance import Instance
 from tests.acceptance.kinds import PARTED, Reach, a_reach
+from tests.bed import prepared
 from tests.fakes import Behaviour, FakeNode
 
 HERE = Path(__file__).parent
@@ -43,11 +43,15 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reach]:
 
 @pytest.fixture
 def new_instance(tmp_path: Path) -> Iterator[Callable[..., Reach]]:
-    """Instances of the test's own, not yet started: `new_instance("b", DATABASE_URL=…)`."""
+    """Instances of the test's own, not yet started: `new_instance("b", DATABASE_URL=…)`.
+
+    They are like those that were started before and stopped, unless it is the `first_start` that matters.
+    """
     made: list[Reach] = []
 
-    def make(name: str = "home", **environment: str) -> Reach:
-        made.append(a_reach(tmp_path / name, environment))
+    def make(name: str = "home", *, first_start: bool = False, **environment: str) -> Reach:
+        home = tmp_path / name
+        made.append(Instance(home, environment, first_start=True) if first_start else a_reach(home, environment))
         return made[-1]
 
     yield make
@@ -57,39 +61,63 @@ def new_instance(tmp_path: Path) -> Iterator[Callable[..., Reach]]:
 
 @pytest.fixture
 def database_url(postgresql: None) -> Iterator[str]:
-    """A new, empty database that several instances can share."""
+    """A new database that several instances can share, as `reach_prepare` leaves it."""
+    with new_database(prepared.database(created)) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(postgresql: None) -> Iterator[str]:
+    """A new database with nothing in it."""
     with new_database() as url:
         yield url
 
 
 @contextmanager
-def new_database() -> Iterator[str]:
-    given = settings.DATABASES["default"]
+def new_database(like: str = "template1") -> Iterator[str]:
     name = f"reach_shared_{secrets.token_hex(4)}"
-    address = {"host": given["HOST"], "port": given["PORT"] or 5432}
-    server = make_conninfo(**address, user=given["USER"], password=given["PASSWORD"] or None, dbname="postgres")
-    with psycopg.connect(server, autocommit=True) as session:
-        session.execute(f"CREATE DATABASE {name}")
-        password = f":{given['PASSWORD']}" if given["PASSWORD"] else ""
-        where = urlencode(address)  # as parameters, since the host may be the folder of a socket
-        yield f"postgresql://{given['USER']}{password}@/{name}?{where}"
-        session.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    yield created(name, like)
+    on_the_server(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture(scope="session")
+def created(name: str, like: str = "template1") -> str:
+    """The URL of a new database on the server of this run."""
+    on_the_server(f"CREATE DATABASE {name} TEMPLATE {like}")
+    given = settings.DATABASES["default"]
+    password = f":{given['PASSWORD']}" if given["PASSWORD"] else ""
+    where = urlencode(server_address())  # as parameters, since the host may be the folder of a socket
+    return f"postgresql://{given['USER']}{password}@/{name}?{where}"
+
+
+def on_the_server(statement: str) -> None:
+    given = settings.DATABASES["default"]
+    who = {"user": given["USER"], "password": given["PASSWORD"] or None}
+    with psycopg.connect(**server_address(), **who, dbname="postgres", autocommit=True) as session:
+        session.execute(statement)
+
+
+def server_address() -> dict[str, Any]:
+    given = settings.DATABASES["default"]
+    return {"host": given["HOST"], "port": given["PORT"] or 5432}
+
+
+@pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest) -> tuple[Instance, Instance]:
-    """Two processes that dispatch, on one database. Who kills one starts it again."""
+    """Two processes that dispatch, on one database. Who kills one starts it again.
+
+    A file's own: what idles costs the tests of other files a tenth of a core.
+    """
     if PARTED:
         first, second = request.getfixturevalue("reach").dispatchers
         return first, second
     return request.getfixturevalue("two_instances")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_instances(postgresql: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance, Instance]]:
     """Two all-in-ones on one database."""
     folder = tmp_path_factory.mktemp("pair")
-    with new_database() as url:
+    with new_database(prepared.database(created)) as url:
         instances = (Instance(folder / "a", {"DATABASE_URL": url}), Instance(folder / "b", {"DATABASE_URL": url}))
         try:
             for instance in instances:

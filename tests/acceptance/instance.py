@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import os
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -11,16 +11,15 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import psutil
 
 from reach_project import embedded
-from tests.bed.process import Process, free_port, wait_until
+from tests.bed import prepared
+from tests.bed.process import CHECKOUT, Process, clean_environment, free_port, wait_until
 
 __all__ = ["CHECKOUT", "Answer", "Instance", "free_port", "kill_server", "server_pid", "wait_until"]
-
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def server_pid(home: Path) -> int:
@@ -35,12 +34,6 @@ def kill_server(home: Path) -> None:
     for process in (postmaster, *backends):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def clean_environment() -> dict[str, str]:
-    """Ours, without what this test run says of its own reach."""
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("REACH_", "PYTEST_", "DATABASE_", "REDIS_"))}
-    return ours | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +56,8 @@ class Instance(Process):
     port: int = field(default_factory=free_port)
     name: str = ""
     """What its log is called, where several share a home."""
+    first_start: bool = False
+    """It starts on nothing: a new home, an empty database. Else on a copy of what a first start makes."""
 
     command: ClassVar[Sequence[str]] = (sys.executable, "manage.py", "reach_serve")
 
@@ -91,6 +86,16 @@ class Instance(Process):
     @property
     def surroundings(self) -> dict[str, Any]:
         return {"cwd": CHECKOUT, "env": self.env}
+
+    @property
+    def has_own_server(self) -> bool:
+        """Whether its database is the embedded one."""
+        return not self.environment.get("DATABASE_URL")
+
+    def spawn(self) -> Self:
+        if not self.first_start and not self.home.exists():
+            (prepared.copy_home if self.has_own_server else prepared.copy_secrets)(self.home)
+        return super().spawn()
 
     def is_ready(self) -> bool:
         try:
@@ -127,10 +132,12 @@ class Instance(Process):
                 return Answer(refused.code, refused.headers, refused.read())
 
     def remove(self) -> None:
-        """End it, whatever its state, and delete what it stored."""
-        super().remove()
-        if not self.environment.get("DATABASE_URL") and self.home.exists():
-            embedded.start(self.home)  # a killed one may have left its server behind: take it over, then stop it
-            embedded.stop(self.home)
+        """End it, whatever its state and at once, and delete what it stored."""
+        if self.is_running:
+            super().kill()
+        if self.has_own_server:
+            if embedded.is_running(self.home):
+                psutil.Process(server_pid(self.home)).send_signal(signal.SIGQUIT)
+                wait_until(lambda: not embedded.is_running(self.home), "its server is gone")
             embedded.remove(self.home)
         shutil.rmtree(self.home, ignore_errors=True)

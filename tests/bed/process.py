@@ -1,6 +1,7 @@
 """A program in a process of its own: started with a log, and what can happen to it from outside."""
 
 import contextlib
+import os
 import random
 import signal
 import socket
@@ -12,10 +13,18 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import psutil
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
 
 T = TypeVar("T")
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours, without what this test run says of its own reach; what one process has compiled, the next one reads."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("REACH_", "PYTEST_", "DATABASE_", "REDIS_"))}
+    ours.pop("PYTHONDONTWRITEBYTECODE", None)
+    return ours
 
 
 def free_port() -> int:

@@ -1,6 +1,7 @@
 """The reach as it runs in production: every part a process of its own, on a PostgreSQL and a Redis of its own."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.instance import CHECKOUT, Answer, Instance, clean_environment
+from tests.acceptance.instance import Answer, Instance
+from tests.bed import prepared
 from tests.bed.postgresql import PostgreSQL
-from tests.bed.process import Process, wait_until
+from tests.bed.process import CHECKOUT, Process, clean_environment, wait_until
 from tests.bed.redis import Redis
 
 QUEUES = "reach,probes"
@@ -131,10 +133,16 @@ class Topology:
             if not server.is_running:
                 server.start()
         if not (self.home / "credentials.json").exists():
-            self.manage("reach_prepare")
+            self._prepare()
         for process in self.processes:
             process.spawn()
         return self
+
+    def _prepare(self) -> None:
+        if self.postgresql is None:  # a database that is prepared already
+            prepared.copy_secrets(self.home)
+        else:
+            self.manage("reach_prepare")
 
     def start(self) -> "Topology":
         self.spawn()
@@ -162,9 +170,11 @@ class Topology:
                 process.start()
 
     def remove(self) -> None:
-        """End everything, whatever its state, and delete what it stored."""
-        with ThreadPoolExecutor(len(self.processes)) as together:
-            list(together.map(lambda process: process.remove(), self.processes))
+        """End everything, whatever its state and at once, and delete what it stored."""
+        for process in self.processes:
+            if process.is_running:
+                process.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
         for server in self._below():
             server.remove()
 

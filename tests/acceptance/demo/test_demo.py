@@ -19,7 +19,7 @@ class Demo(Instance):
 
     command = (sys.executable, "-m", "demo")
 
-    def processes(self) -> list[psutil.Process]:
+    def members(self) -> list[psutil.Process]:
         """Everything that it has started, itself included."""
         assert self.process is not None
         itself = psutil.Process(self.process.pid)
@@ -34,7 +34,7 @@ class Demo(Instance):
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    instance = Demo(tmp_path_factory.mktemp("demo") / "home")
+    instance = Demo(tmp_path_factory.mktemp("demo") / "home", first_start=True)
     try:
         instance.start()
         yield instance
@@ -71,7 +71,7 @@ def test_the_table_went_through_review(demo: Demo) -> None:
 
 
 def test_nothing_is_left_of_it(demo: Demo) -> None:
-    processes = demo.processes()
+    processes = demo.members()
     assert len(processes) > 15
     assert demo.stop() == 0
     _gone, alive = psutil.wait_procs(processes, timeout=10)

@@ -68,7 +68,7 @@ def test_a_port_in_use_is_refused_before_anything_is_started(new_instance: NewIn
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything_and_the_data_is_kept(new_instance: NewInstance, number: int) -> None:
-    instance = new_instance().start()
+    instance = new_instance(first_start=True).start()
     before = instance.credentials
     assert instance.stop(number) == 0
     assert not embedded.is_running(instance.home)
@@ -81,7 +81,7 @@ def test_a_signal_ends_everything_and_the_data_is_kept(new_instance: NewInstance
 
 
 def test_a_signal_during_the_start_ends_it_cleanly(new_instance: NewInstance) -> None:
-    instance = new_instance().spawn()
+    instance = new_instance(first_start=True).spawn()
     wait_until(lambda: embedded.is_running(instance.home), "PostgreSQL is coming up")
     assert instance.stop() == 0
     assert not embedded.is_running(instance.home)
@@ -108,9 +108,11 @@ def test_a_killed_postgresql_is_started_again_and_readiness_says_so(new_instance
     assert instance.request("GET", "/api/v1/services", key=instance.key).status == 200
 
 
-def test_two_homes_on_one_database_have_an_administrator_each(new_instance: NewInstance, database_url: str) -> None:
-    first = new_instance("first", DATABASE_URL=database_url).spawn()
-    second = new_instance("second", DATABASE_URL=database_url).spawn()
+def test_two_homes_on_one_database_have_an_administrator_each(
+    new_instance: NewInstance, empty_database_url: str
+) -> None:
+    first = new_instance("first", first_start=True, DATABASE_URL=empty_database_url).spawn()
+    second = new_instance("second", first_start=True, DATABASE_URL=empty_database_url).spawn()
     for instance in (first, second):
         wait_until(instance.is_ready, f"ready\n{instance.output}")
         assert "embedded postgresql" not in instance.request("GET", "/readyz").json["parts"]
@@ -148,7 +150,7 @@ def test_programs_get_problem_documents(reach: Instance, method: str, path: str,
 
 def test_make_run_passes_sigterm_on(new_instance: NewInstance) -> None:
     """What `make run` does after installing: make hands the signal on and waits for the server's clean end."""
-    instance = new_instance()
+    instance = new_instance(first_start=True)
     makefile = instance.home.with_name("Makefile")
     makefile.write_text((CHECKOUT / "Makefile").read_text().replace("run: install\n", "run:\n"))
     with instance.log.open("ab") as log:

@@ -60,15 +60,15 @@ def test_worker_and_beat_need_it_too(new_instance: NewInstance, command: list[st
 
 
 def test_nobody_but_prepare_touches_an_empty_database(
-    new_instance: NewInstance, database_url: str, redis_url: str
+    new_instance: NewInstance, empty_database_url: str, redis_url: str
 ) -> None:
-    shared = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+    shared = {"DATABASE_URL": empty_database_url, "REDIS_URL": redis_url}
     impatient = new_instance("impatient", **shared, REACH_ROLE="dispatcher", REACH_START_PATIENCE_S="0.5")
     for refused in (impatient.manage("reach_serve", check=False), celery(impatient, *WORKER)):
         assert refused.returncode == 1
         assert "run `manage.py reach_prepare`" in refused.stderr and "Traceback" not in refused.stderr
 
-    dispatcher = new_instance(**shared, REACH_ROLE="dispatcher").spawn()
+    dispatcher = new_instance(first_start=True, **shared, REACH_ROLE="dispatcher").spawn()
     wait_until(lambda: "Waiting for `manage.py reach_prepare`" in dispatcher.output, "it says what it waits for")
     prepared = dispatcher.manage("reach_prepare")
     assert dispatcher.key in prepared.stdout
@@ -86,7 +86,6 @@ def test_worker_and_beat_log_as_all_do(
 ) -> None:
     shared = {"DATABASE_URL": database_url, "REDIS_URL": redis.url, "REACH_LOG_FORMAT": "json"}
     instance = new_instance(**shared)
-    instance.manage("reach_prepare")
     arguments = [sys.executable, "-m", "celery", "-A", "reach_project", *command]
     with instance.log.open("ab") as log:
         process = subprocess.Popen(arguments, **instance.surroundings, stdout=subprocess.DEVNULL, stderr=log)
@@ -131,7 +130,6 @@ def test_the_sweeps_do_not_care_whose_clock_is_wrong(
     new_instance: NewInstance, database_url: str, redis_url: str, beat_ahead_s: int, worker_ahead_s: int
 ) -> None:
     instance = new_instance(DATABASE_URL=database_url, REDIS_URL=redis_url)
-    instance.manage("reach_prepare")
     with (
         celery_at_work(instance, *WORKER, clock_ahead_s=worker_ahead_s),
         celery_at_work(instance, "beat", clock_ahead_s=beat_ahead_s),
@@ -147,7 +145,6 @@ def test_messages_do_not_pile_up_while_nobody_takes_them(
     new_instance: NewInstance, database_url: str, redis_url: str
 ) -> None:
     instance = new_instance(DATABASE_URL=database_url, REDIS_URL=redis_url, REACH_KNOCK_INTERVAL_S="0.02")
-    instance.manage("reach_prepare")
     with RedisClient.from_url(redis_url) as broker, celery_at_work(instance, "beat"):
         wait_until(lambda: broker.llen("probes") >= WAITING_AT_MOST, "the queue is as long as it gets")
         wait_until(lambda: broker.llen("reach") >= 6, "beat has gone on")

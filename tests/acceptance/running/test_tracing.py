@@ -289,9 +289,9 @@ def test_a_call_that_is_carried_on_after_a_crash_continues_its_tree(
     assert second.stop() == 0
 
 
-def test_a_worker_of_its_own_exports_what_it_recovers(tmp_path: Path, collector: Collector) -> None:
+def test_a_worker_of_its_own_exports_what_it_recovers(tmp_path: Path, database_url: str, collector: Collector) -> None:
     """Every part a process: the one dispatcher dies, the worker carries its call to the end and tells of it."""
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, **QUICK}
+    environment = {"DATABASE_URL": database_url, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, **QUICK}
     reach = Topology(tmp_path / "home", environment, dispatchers=1, workers=1)
     gate = Event()
     try:
