@@ -33,10 +33,10 @@ demo: install
 ACCEPTANCE := $(wildcard tests/acceptance/test_*.py tests/acceptance/incidents/test_*.py)
 ALONE := $(addprefix tests/acceptance/,$(addsuffix .py,$(addprefix test_,hostile_bodies kill9 long_jobs node_health \
 	overload published_change) incidents/test_half_dead))
-TOGETHER := $(addprefix tests/acceptance/,running sdk demo topology) $(filter-out $(ALONE),$(ACCEPTANCE)) \
+TOGETHER := $(addprefix tests/acceptance/,topology demo running sdk) $(filter-out $(ALONE),$(ACCEPTANCE)) \
 	tests/integration tests/contract tests/unit sdk/tests
 test: install-dev
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile $(TOGETHER) $(ARGS)
+	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile $(TOGETHER) $(ARGS)
 	$(VENV_PYTHON) -m pytest -q $(ALONE) $(ARGS)
 
 test-topology: install-dev
