@@ -3,7 +3,7 @@
 import random
 import string
 from collections import defaultdict
-from time import perf_counter, time_ns
+from time import process_time, time_ns
 from uuid import uuid4
 
 from prometheus_client.exposition import generate_latest
@@ -144,11 +144,11 @@ def test_counting_a_call_is_cheap() -> None:
     attempt, outcome, began = an_attempt_at("summarizer/n1"), Outcome(Ended.SUCCEEDED), time_ns()
 
     def a_round(calls: int) -> float:
-        start = perf_counter()
+        start = process_time()
         for _ in range(calls):
             counted.attempted(journey, attempt, 1, outcome, began)
             counted.ended(envelope, result)
-        return (perf_counter() - start) / calls
+        return (process_time() - start) / calls
 
     a_round(100)
     assert min(a_round(500) for _ in range(9)) < 50e-6

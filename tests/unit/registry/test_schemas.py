@@ -135,9 +135,9 @@ def doubling(levels, wrap):
     ],
 )
 def test_refuses_schemas_that_explode(schema):
-    started = time.perf_counter()
+    started = time.process_time()
     assert "/capabilities/0/input" in refusal(schema)["path"]
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_takes_schemas_that_are_merely_large_or_recursive(schema):
 
 def test_hostile_patterns_run_in_linear_time():
     schema = compile_schema({"type": "string", "pattern": "^(a+)+$"})
-    started = time.perf_counter()
+    started = time.process_time()
     assert not schema.accepts("a" * 50_000 + "b")
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(

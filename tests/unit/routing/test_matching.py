@@ -127,10 +127,10 @@ def test_a_thousand_routes_for_other_capabilities_cost_nothing():
         assert len(table.for_capability("file_summary")) == 1
 
         def once() -> float:
-            started = time.perf_counter()
+            started = time.process_time()
             for _ in range(500):
                 next(matched_routes(envelope, table.for_capability("file_summary")))
-            return time.perf_counter() - started
+            return time.process_time() - started
 
         return min(once() for _ in range(10))
 

@@ -227,10 +227,10 @@ def test_weights_limit_the_services():
     ],
 )
 def test_text_that_is_refused(text, complaint):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InvalidRequest, match=complaint):
         load_text(text, "routes.yaml")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_yaml_means_what_it_looks_like():
