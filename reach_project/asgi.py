@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -37,7 +37,8 @@ from reach_project.lean import (
 from registry import refusals
 from registry.errors import Unavailable
 from routing import live
-from routing.api import DispatchView, ExplainView, ReceiptsView, WaitView
+from routing.api import DispatchView, ExplainView, ReceiptsView
+from routing.events import EventsView, WaitView
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +46,19 @@ STORE_REFUSALS_EVERY_S = 10.0
 SNAPSHOT_STALE_AFTER_S = 10.0
 FIRST_TABLES_S = 5.0
 
-View = Callable[..., Awaitable[Any]]
+View = Callable[..., Coroutine[Any, Any, Any]]
 HOT: dict[str, View] = {
     "/api/v1/dispatch": DispatchView.as_view(),
     "/api/v1/dispatch/explain": ExplainView.as_view(),
     "/metrics": metrics.MetricsView.as_view(),  # lean, so that it answers while the database is away
 }
-HOT_OF_A_CALL: dict[str, View] = {"receipts": ReceiptsView.as_view(), "wait": WaitView.as_view()}
-OF_A_CALL = re.compile(r"/api/v1/calls/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/(receipts|wait)")
+HOT_OF_A_CALL: dict[str, View] = {
+    "receipts": ReceiptsView.as_view(),
+    "wait": WaitView.as_view(),
+    "events": EventsView.as_view(),
+}
+UUID_TEXT = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+OF_A_CALL = re.compile(rf"/api/v1/calls/({UUID_TEXT})/({'|'.join(HOT_OF_A_CALL)})")
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:

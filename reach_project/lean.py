@@ -10,23 +10,27 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from functools import lru_cache
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, MutableMapping
+from contextlib import aclosing
+from functools import lru_cache, partial
 from io import BytesIO
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 from django.http.request import split_domain_port, validate_host
+from django.http.response import HttpResponseBase
 
 from reach_project import health
 from reach_project.problems import problem_response
 from registry import refusals
+from registry.http import AsyncAPIView, EventStream
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -34,6 +38,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 DRAIN_BYTES = 8 * 1024 * 1024
 """Of a refused body so much is still read (bytes), so that the client sees the answer and not a reset connection."""
+
+PIECE_BYTES = 65_536
+"""What is handed to the server at once (bytes) of a stream: so much, and as much again, waits for a slow client."""
 
 
 class BodyTooLarge(Exception):
@@ -115,11 +122,88 @@ def host_allowed(host: str) -> bool:
 async def answer(send: Send, response: HttpResponse, request_id: bytes) -> None:
     """Write a response whose bytes are ready."""
     content = response.content
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
-    headers.append((b"content-length", str(len(content)).encode()))
-    headers += headers_of_every_answer(request_id)
+    headers = head_of(response, request_id)
+    if response.status_code != 204:
+        headers.append((b"content-length", str(len(content)).encode()))
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": content})
+
+
+async def answer_events(receive: Receive, send: Send, response: EventStream, request_id: bytes) -> None:
+    """Write a stream for as long as its client is there, no faster than it takes it."""
+    try:
+        await send(
+            {"type": "http.response.start", "status": response.status_code, "headers": head_of(response, request_id)}
+        )
+        await while_connected(receive, write_chunks(send, response.chunks, stall_s=settings.REACH_EVENTS_STALL_S))
+    except ClientGone:
+        return
+    except asyncio.CancelledError:  # the time to drain is over; nothing else cancels a request
+        if not health.is_stopping():
+            raise
+    except Exception:  # the outermost loop of a request; half an event must not look like a whole stream
+        log.exception("a stream failed")
+        reset(send)
+
+
+async def write_chunks(send: Send, chunks: AsyncGenerator[bytes, None], *, stall_s: float) -> None:
+    """Hand a stream to the server, piece by piece; a client that takes nothing for `stall_s` is cut off."""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            for first in range(0, len(chunk), PIECE_BYTES):
+                piece = chunk[first : first + PIECE_BYTES]
+                try:
+                    async with asyncio.timeout(stall_s):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                except TimeoutError:
+                    reset(send)
+                    return
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What the work comes to. Raises ClientGone, and ends it, when its client goes away before."""
+    gone = asyncio.ensure_future(until_gone(receive))
+    try:
+        async with asyncio.timeout(None) as scope:
+            leave = partial(end_now, scope)
+            gone.add_done_callback(leave)
+            try:
+                return await work
+            finally:
+                gone.remove_done_callback(leave)
+    except TimeoutError as exc:
+        if scope.expired():
+            raise ClientGone from exc
+        raise
+    finally:
+        gone.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Until the client has gone away; its body has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def end_now(scope: asyncio.Timeout, _gone: asyncio.Future[Any]) -> None:
+    scope.reschedule(asyncio.get_running_loop().time())
+
+
+def reset(send: Send) -> None:
+    """Drop the connection and what waits to be sent on it; closing it would wait for the client.
+
+    ASGI has no word for that. `send` is a method of uvicorn's request; under another server nothing is done, and the
+    answer ends unfinished.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+
+
+def head_of(response: HttpResponseBase, request_id: bytes) -> list[tuple[bytes, bytes]]:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
+    return headers + headers_of_every_answer(request_id)
 
 
 def headers_of_every_answer(request_id: bytes) -> list[tuple[bytes, bytes]]:
@@ -136,7 +220,7 @@ class LeanRequest(ASGIRequest):
 
 
 async def lean(
-    scope: Scope, receive: Receive, send: Send, view: Callable[..., Awaitable[HttpResponse]], kwargs: dict[str, Any]
+    scope: Scope, receive: Receive, send: Send, view: Callable[..., Coroutine[Any, Any, Any]], kwargs: dict[str, Any]
 ) -> None:
     """Answer one request with an async view. The caller has seen that it carries a bearer key."""
     request_id = request_id_of(scope)
@@ -153,7 +237,12 @@ async def lean(
         await answer(send, problem_response("invalid_request", detail="this host name is not served here"), request_id)
         return
     try:
-        response = await view(request, **kwargs)
+        if getattr(view, "cls", AsyncAPIView).ends_with_client:
+            response = await while_connected(receive, view(request, **kwargs))
+        else:
+            response = await view(request, **kwargs)
+    except ClientGone:
+        return
     except asyncio.CancelledError:  # the time to drain is over; nothing else cancels a request
         if not health.is_stopping():
             raise
@@ -161,7 +250,11 @@ async def lean(
     except Exception:  # the outermost loop of a request: a bug of ours must not take the connection down
         log.exception("a request failed")
         response = problem_response("internal_error", detail="the reach made a mistake; its log has the details")
-    await answer(send, response, request_id)
+    if isinstance(response, EventStream):
+        del request, body  # the stream may outlast them by far
+        await answer_events(receive, send, response, request_id)
+    else:
+        await answer(send, response, request_id)
 
 
 EMPTY = BytesIO()

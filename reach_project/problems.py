@@ -17,7 +17,7 @@ from rest_framework import exceptions as drf
 
 from receipts.errors import CallEnded, CallFailed, CallNotFound, IdempotencyConflict, ReceiptRefused, UnknownParent
 from registry import errors, refusals
-from routing.errors import Overloaded
+from routing.errors import Overloaded, TooManyWaiting
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ CODE_OF: dict[type[Exception], str] = {
     drf.UnsupportedMediaType: "unsupported_media_type",
     errors.Unavailable: "unavailable",
     Overloaded: "overloaded",
+    TooManyWaiting: "rate_limited",
     OperationalError: "unavailable",
     InterfaceError: "unavailable",
     PoolTimeout: "unavailable",
@@ -151,7 +152,7 @@ def facts_of(exc: Exception) -> dict[str, Any]:
         facts["call_id"] = str(call_id)
     if conflicts := getattr(exc, "conflicts", None):
         facts["conflicts"] = list(conflicts)
-    if isinstance(exc, errors.Unavailable | Overloaded):
+    if isinstance(exc, errors.Unavailable | Overloaded | TooManyWaiting):
         facts["retry_after_ms"] = exc.retry_after_ms
     return facts
 

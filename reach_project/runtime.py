@@ -28,6 +28,7 @@ from django.conf import settings
 from reach_project import embedded, health, prepare
 from reach_project.celery import QUEUES, ScheduleInMemory, app
 from reach_project.prepare import CannotStart, Credentials, Say
+from routing import live
 
 log = logging.getLogger("reach_project.runtime")
 
@@ -218,6 +219,7 @@ class _Server(uvicorn.Server):
         self.before_drain()
         for server in self.servers:
             server.close()
+        live.let_go()  # now that whoever comes back comes to another process
         await self._serve_on(IDLE_LINGER_S, while_connected=True)
         await super().shutdown(sockets)
 

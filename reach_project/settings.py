@@ -403,8 +403,29 @@ REACH_DATABASE_TIMEOUT_S = limit("REACH_DATABASE_TIMEOUT_S", 5.0, "s", "a databa
 REACH_PROCESS_LEASE_S = limit("REACH_PROCESS_LEASE_S", 5.0, "s", "a silent dispatcher's calls are taken over after it")
 REACH_SWEEP_INTERVAL_S = limit("REACH_SWEEP_INTERVAL_S", 1.0, "s", "how often due and orphaned calls are looked for")
 REACH_SWEEP_BATCH = limit("REACH_SWEEP_BATCH", 200, "calls", "taken by one sweep")
-REACH_WAIT_POLL_S = limit("REACH_WAIT_POLL_S", 0.25, "s", "net behind the notification that wakes a waiting caller")
+REACH_WAIT_POLL_S = limit(
+    "REACH_WAIT_POLL_S", 0.5, "s", "one look at all calls that are waited for here: the net behind notifications"
+)
 REACH_WAIT_MAX_S = limit("REACH_WAIT_MAX_S", 60.0, "s", "longest `wait`; ask again after it")
+REACH_EVENTS_KEEPALIVE_S = limit(
+    "REACH_EVENTS_KEEPALIVE_S", 15.0, "s", "a silent event stream says so much; common proxies cut after 30 to 60 s"
+)
+REACH_EVENTS_MAX_S = limit(
+    "REACH_EVENTS_MAX_S",
+    900.0,
+    "s",
+    "longest event stream, above any call's deadline; its client comes back",
+)
+REACH_EVENTS_RETRY_MS = limit("REACH_EVENTS_RETRY_MS", 1000, "ms", "a client whose stream broke comes back after it")
+REACH_EVENTS_STALL_S = limit(
+    "REACH_EVENTS_STALL_S", 30.0, "s", "a client that takes nothing of its event stream for so long is cut off"
+)
+REACH_MAX_WAITING_CLIENTS = limit(
+    "REACH_MAX_WAITING_CLIENTS", 5000, "clients", "event streams and `wait`s open at one process; each costs it 30 KB"
+)
+REACH_MAX_WAITING_CLIENTS_PER_KEY = limit(
+    "REACH_MAX_WAITING_CLIENTS_PER_KEY", 2500, "clients", "likewise of one key: half, so that no one key takes all"
+)
 REACH_SNAPSHOT_POLL_S = limit("REACH_SNAPSHOT_POLL_S", 1.0, "s", "net behind the notification of table changes")
 REACH_DRAIN_S = limit("REACH_DRAIN_S", 25.0, "s", "calls at work may finish for so long after SIGTERM")
 REACH_STOP_DELAY_S = limit(

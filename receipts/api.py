@@ -21,16 +21,11 @@ from receipts.errors import CallNotFound
 from receipts.journal import Journal
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
+from receipts.reading import RECEIPT_SHOWN, SHOWN
 from registry.auth import OBSERVE, Key, check_may
 from registry.errors import Forbidden, InvalidRequest, NotFound
 from registry.http import invalid_parameter, json_response, page
 
-SHOWN = (
-    "id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id", "table_revision", "service_id",
-    "node_id", "attempts", "accepted_at", "ended_at", "deadline", "output", "error", "labels", "idempotency_key",
-    "session_id", "origin_caller", "mirror_of",
-)  # fmt: skip
-RECEIPT_SHOWN = ("seq", "kind", "attempt", "service_id", "node_id", "at", "detail")
 TRACE_CALLS_SHOWN = 1000
 READ = ("observe", "operate", "dispatch")
 

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -346,6 +346,8 @@ class Journal:
             kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "reach read"},
         )
         self.followers: dict[str, list[Callable[[], None]]] = {}
+        self.heard: list[Callable[[Iterable[str]], None]] = []
+        """Told of calls that have moved, by a write of this process or as another one says."""
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -450,10 +452,12 @@ class Journal:
             json_of([item.row for item in fresh]),
             json_of([receipt for item in fresh for receipt in item.receipts]),
         )
-        moved = {call_id for call_id, _told in rows}
+        moved: set[Any] = {call_id for call_id, _told in rows}
         for item in group:
             if not item.written.done():
                 item.written.set_result(item.row.id in moved or item.row.id in applied)
+        for told in self.heard:
+            told(moved)
 
     async def already_applied(self, connection: psycopg.AsyncConnection, rows: Sequence[MoveRow]) -> set[str]:
         """Which of an owner's doubtful writes had been committed before the connection broke (their step is there)."""
@@ -510,6 +514,8 @@ class Journal:
 
     def wake(self, call_id: str) -> None:
         """Call whoever of this process follows a call that has moved."""
+        for told in self.heard:
+            told((call_id,))
         for moved in list(self.followers.get(call_id, ())):
             moved()
 
@@ -524,16 +530,6 @@ class Journal:
             followers.remove(moved)
             if not followers:
                 self.followers.pop(call_id, None)
-
-    async def watch(self, call_id: UUID) -> None:
-        """Ask to be told of the end of a call that another process may carry."""
-        await self.read(
-            "UPDATE calls SET watchers = array_append(watchers, %s) WHERE id = %s AND ended_at IS NULL"
-            " AND NOT (%s = ANY(coalesce(watchers, '{}')))",
-            self.owner,
-            call_id,
-            self.owner,
-        )
 
 
 RENEW_LEASE = """

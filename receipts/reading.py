@@ -10,6 +10,14 @@ from receipts.core.journey import Ancestor
 from receipts.errors import CallNotFound, UnknownParent
 from receipts.journal import Journal
 
+SHOWN = (
+    "id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id", "table_revision", "service_id",
+    "node_id", "attempts", "accepted_at", "ended_at", "deadline", "output", "error", "labels", "idempotency_key",
+    "session_id", "origin_caller", "mirror_of",
+)  # fmt: skip
+"""What a call's document is made of."""
+RECEIPT_SHOWN = ("seq", "kind", "attempt", "service_id", "node_id", "at", "detail")
+
 LINEAGE = """
 WITH RECURSIVE up AS (
     SELECT id, parent_call_id, service_id, caller, capability, payload_digest, trace_id, origin_caller, depth, deadline,

@@ -1,7 +1,7 @@
 """What every JSON view shares: reading a body, answering, pages, and the async view of the hot endpoints."""
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -11,7 +11,8 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig, ValidationError
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import exceptions
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -40,6 +41,14 @@ encode = msgspec.json.Encoder().encode
 def json_response(obj: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
     """An answer whose bytes are ready; moments with a zone become RFC 3339."""
     return HttpResponse(encode(obj), status=status, content_type="application/json", headers=headers)
+
+
+class EventStream(StreamingHttpResponse):
+    """An answer of Server-Sent Events, made while it is sent; whoever sends it closes `chunks` in the end."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]):
+        super().__init__(chunks, content_type="text/event-stream", headers=headers)
+        self.chunks = chunks
 
 
 # --- Bodies ----------------------------------------------------------------------------------------------------------
@@ -159,8 +168,10 @@ class AsyncAPIView(APIView):
     """
 
     scopes: Mapping[str, str | tuple[str, ...]] = {}
+    ends_with_client = False
+    """Whether a client that goes away takes the request with it. A call that was accepted is carried on."""
 
-    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.request = asked = Request(request, parsers=NO_PARSERS, negotiator=NEGOTIATOR)
         try:
             key = await self.identify(asked)

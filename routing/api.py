@@ -1,4 +1,4 @@
-"""The hot endpoints: dispatch, explain, receipts from nodes, and waiting for a call's end."""
+"""The hot endpoints: dispatch, explain, and the receipts of a call. Those that wait for one are in `events`."""
 
 from typing import Any
 from uuid import UUID
@@ -7,24 +7,22 @@ import msgspec
 from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
-from receipts.api import call_document, receipt_documents, visible_call
+from receipts.api import READ, receipt_documents, visible_call
 from receipts.core.envelope import CallEnvelope, EnvelopeBody, parse_envelope
 from receipts.errors import CallFailed
 from registry.auth import Key
 from registry.clock import now_millis
 from registry.errors import UnsupportedMediaType
-from registry.http import AsyncAPIView, described, invalid_parameter, is_json, json_response
+from registry.http import AsyncAPIView, described, is_json, json_response
 from routing.core.plan import Attempt, Stop, Wait, matching_ids
 from routing.core.reports import PostedReceipt, parse_receipt
-from routing.dispatch import Result, begin, decide, ended_call, fallback_document, submit, why_document
+from routing.dispatch import Result, begin, decide, fallback_document, submit, why_document
 from routing.live import parts
 from routing.mirroring import mirror
 from routing.node_receipts import take_receipt
-
-ANY_CALLER = ("observe", "operate", "dispatch")
 
 
 class ResultBody(msgspec.Struct, gc=False):
@@ -95,7 +93,7 @@ class ExplainView(AsyncAPIView):
 class ReceiptsView(AsyncAPIView):
     """What happened to a call (GET); what its node has to say (POST)."""
 
-    scopes = {"GET": ANY_CALLER, "POST": ("register", "operate")}
+    scopes = {"GET": READ, "POST": ("register", "operate")}
 
     @extend_schema(operation_id="receipts_list", responses=OpenApiTypes.OBJECT)
     async def get(self, request: Request, call_id: UUID) -> HttpResponse:
@@ -119,23 +117,6 @@ class ReceiptsView(AsyncAPIView):
         return json_response({"call_id": str(call_id), "status": status})
 
 
-class WaitView(AsyncAPIView):
-    """Answers when the call has ended, or after `timeout_s`, with the call as it stands."""
-
-    scopes = {"GET": ANY_CALLER}
-
-    @extend_schema(
-        operation_id="calls_wait", parameters=[OpenApiParameter("timeout_s", float)], responses=OpenApiTypes.OBJECT
-    )
-    async def get(self, request: Request, call_id: UUID) -> HttpResponse:
-        timeout_s = wait_seconds(request.GET.get("timeout_s"))
-        live = parts()
-        await visible_call(live.journal, call_id, request.auth)
-        give_up_at = now_millis() + timeout_s * 1000
-        await ended_call(call_id, live, until=lambda: now_millis() >= give_up_at)
-        return json_response(call_document(await visible_call(live.journal, call_id, request.auth)))
-
-
 def envelope_of(request: Request, key: Key) -> CallEnvelope:
     """The request's envelope. Raises UnsupportedMediaType, InvalidRequest."""
     check_json(request)
@@ -157,17 +138,6 @@ def check_json(request: Request) -> None:
     content_type = request.META.get("CONTENT_TYPE", "")
     if content_type != "application/json" and not is_json(content_type):
         raise UnsupportedMediaType("send application/json")
-
-
-def wait_seconds(text: str | None) -> float:
-    """`timeout_s` of a wait, at most REACH_WAIT_MAX_S. Raises InvalidRequest."""
-    try:
-        seconds = float(text) if text is not None else 30.0
-    except ValueError as exc:
-        raise invalid_parameter("timeout_s", "must be a number of seconds") from exc
-    if not seconds >= 0:  # also refuses NaN
-        raise invalid_parameter("timeout_s", "must be a number of seconds")
-    return min(seconds, settings.REACH_WAIT_MAX_S)
 
 
 def result_response(result: Result) -> HttpResponse:

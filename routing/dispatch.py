@@ -724,21 +724,12 @@ async def join(existing: Existing, envelope: CallEnvelope, parts: LiveParts) -> 
     return stored_result(await ended_call(existing.call_id, parts), replayed=True)
 
 
-async def ended_call(call_id: UUID, parts: LiveParts, *, until: Callable[[], bool] = lambda: False) -> StoredCall:
-    """Wait for a call's end, whoever carries it; when `until` gives up, the call is returned as it stands."""
+async def ended_call(call_id: UUID, parts: LiveParts) -> StoredCall:
+    """Wait for a call's end, whoever carries it."""
     stored = await read_call(parts.journal, call_id)
-    if stored.ending is not None:
-        return stored
-    moved = asyncio.Event()
-    with parts.journal.following(str(call_id), moved.set):
-        await parts.journal.watch(call_id)
-        while True:
-            stored = await read_call(parts.journal, call_id)
-            if stored.ending is not None or until():
-                return stored
-            moved.clear()
-            try:
-                async with asyncio.timeout(parts.wait_poll_s):
-                    await moved.wait()
-            except TimeoutError:
-                continue  # the net behind the notification
+    while stored.ending is None:
+        with parts.following.call(call_id, end_only=True) as follower:
+            while not follower.followed.ended:
+                await follower.stirs()
+        stored = await read_call(parts.journal, call_id)
+    return stored

@@ -24,6 +24,14 @@ class Overloaded(RoutingError):
         self.retry_after_ms = retry_after_ms
 
 
+class TooManyWaiting(RoutingError):
+    """This key waits for as many calls at once as one key may."""
+
+    def __init__(self, detail: str, retry_after_ms: int):
+        super().__init__(detail)
+        self.retry_after_ms = retry_after_ms
+
+
 class NotAllowed(RoutingError, Forbidden):
     """This person may not make this move."""
 

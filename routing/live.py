@@ -14,6 +14,7 @@ from django.conf import settings
 
 from receipts.cancelling import note_not_told
 from receipts.core.journey import Outcome
+from receipts.following import Following
 from receipts.journal import Journal
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
@@ -31,6 +32,7 @@ from routing.errors import Overloaded
 from routing.forwarder import Forwarder
 from routing.health import NodeLoad
 from routing.snapshot import Snapshot
+from routing.waiting import Waiting
 
 if TYPE_CHECKING:
     from routing.sharing import Sharing
@@ -51,8 +53,9 @@ class LiveParts:
     load: NodeLoad
     forwarder: Forwarder
     policy: Policy
+    following: Following
+    waiting: Waiting
     idle_timeout_s: float
-    wait_poll_s: float
     stream_receipts_per_s: int
     cancel_timeout_s: float
     bounds: Bounds
@@ -165,6 +168,7 @@ class LiveParts:
             await self.sharing.stop()
         await self.snapshot.stop()
         await self.forwarder.close()
+        await self.following.stop()
         await self.journal.stop()
 
 
@@ -245,14 +249,20 @@ async def start_parts(role: str) -> LiveParts:
         load,
         forwarder,
         policy_from_settings(),
+        Following(journal, poll_s=settings.REACH_WAIT_POLL_S),
+        Waiting(
+            most=settings.REACH_MAX_WAITING_CLIENTS,
+            most_of_key=settings.REACH_MAX_WAITING_CLIENTS_PER_KEY,
+            retry_after_ms=settings.REACH_RETRY_AFTER_MS,
+        ),
         settings.REACH_IDLE_TIMEOUT_S,
-        settings.REACH_WAIT_POLL_S,
         settings.REACH_STREAM_RECEIPTS_PER_S,
         settings.REACH_CANCEL_TIMEOUT_S,
         Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS),
         settings.REACH_MAX_MIRRORED,
         settings.REACH_BREAKER_TIMEOUT_S,
     )
+    parts.following.start()
     load.when_turned.append(parts.note_turn)
     if settings.REDIS_URL:
         from routing.sharing import Sharing  # Redis's client is a tenth of a start, and most installations need none
@@ -283,3 +293,9 @@ def parts() -> LiveParts:
     if current is None:
         raise Unavailable("the reach is starting or stopping")
     return current
+
+
+def let_go() -> None:
+    """Send those who only wait elsewhere, for the process stops: they come back with what they had last."""
+    if current is not None:
+        current.following.let_go()

@@ -3,7 +3,7 @@
 from django.urls import path
 
 from routing import review
-from routing.api import DispatchView, ExplainView, ReceiptsView, WaitView
+from routing.api import DispatchView, ExplainView, ReceiptsView
 from routing.api_advisories import AdvisoriesView
 from routing.api_routes import (
     ChangesView,
@@ -15,6 +15,7 @@ from routing.api_routes import (
     RevisionView,
     RoutesView,
 )
+from routing.events import EventsView, WaitView
 
 CHANGE = "route-changes/<int:change_id>"
 
@@ -23,6 +24,7 @@ urlpatterns = [
     path("dispatch/explain", ExplainView.as_view()),
     path("calls/<uuid:call_id>/receipts", ReceiptsView.as_view()),
     path("calls/<uuid:call_id>/wait", WaitView.as_view()),
+    path("calls/<uuid:call_id>/events", EventsView.as_view()),
     path("routes", RoutesView.as_view()),
     path("advisories", AdvisoriesView.as_view()),
     path("route-revisions", RevisionsView.as_view()),

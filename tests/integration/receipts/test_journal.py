@@ -387,23 +387,6 @@ async def test_two_who_take_over_at_once_share_the_calls(new_journal: MakeJourna
     assert sorted(taken) == sorted(row.id for row in rows)
 
 
-async def test_whoever_watches_a_call_is_woken_by_its_end(new_journal: MakeJournal):
-    owner, other = await new_journal(), await new_journal()
-    row = a_call(owner)
-    await owner.accept(*opening(row))
-    woken = asyncio.Event()
-    with other.following(row.id, woken.set):
-        async with asyncio.timeout(10):
-            await becomes_true(lambda: any("listen" in str(task) for task in other.tasks), "it listens")
-            await other.watch(UUID(row.id))
-            await owner.move(*a_move(row, "running"))
-            await asyncio.sleep(0.05)
-            assert not woken.is_set(), "only its end wakes a watcher"
-            await owner.move(*an_end(row, step=2))
-            await woken.wait()
-    assert other.followers == {}
-
-
 async def test_the_owner_is_woken_by_a_receipt_that_came_elsewhere(new_journal: MakeJournal):
     owner, other = await new_journal(), await new_journal()
     row = a_call(owner)

@@ -87,14 +87,18 @@ class Reach:
         }  # fmt: skip
         sent: list[dict[str, Any]] = []
 
+        body_comes = [{"type": "http.request", "body": content, "more_body": False}]
+
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": content, "more_body": False}
+            return body_comes.pop() if body_comes else await asyncio.get_running_loop().create_future()
 
         async def send(message: Any) -> None:
             sent.append(message)
 
         await application(scope, receive, send)
-        return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        is_stream = any(header == (b"content-type", b"text/event-stream") for header in sent[0]["headers"])
+        return sent[0]["status"], body if is_stream else json.loads(body)
 
 
 @pytest.fixture
@@ -207,6 +211,7 @@ def test_receipts_and_waiting(reach: Reach, traps: Traps, node: FakeNode) -> Non
         while not node.invocations:
             await asyncio.sleep(0.005)
         path = f"calls/{node.invocations[0].call_id}"
+        waited, streamed = (asyncio.ensure_future(reach("GET", f"{path}/{what}")) for what in ("wait", "events"))
         return [
             await reach("POST", f"{path}/receipts", {"attempt": 1, "kind": "running", "progress": 0.5}),
             await reach("GET", f"{path}/wait?timeout_s=0"),
@@ -214,11 +219,17 @@ def test_receipts_and_waiting(reach: Reach, traps: Traps, node: FakeNode) -> Non
             await asked,
             await reach("GET", f"{path}/wait"),
             await reach("GET", f"{path}/receipts"),
+            await waited,
+            await streamed,
+            await reach("GET", f"{path}/events"),
         ]
 
     told = on_the_loop_of_production(traps, journey)
     assert traps.sprung == []
-    assert [status for status, _body in told] == [200] * 6
+    assert [status for status, _body in told] == [200] * 9
+    assert told[6][1]["status"] == "succeeded" and told[7][1] == told[8][1]
+    events = [line.removeprefix("data: ") for line in told[8][1].decode().splitlines() if line.startswith("data")]
+    assert [json.loads(data) for data in events] == told[5][1]["results"]
     assert told[3][1]["output"] == {"summary": "late"}
     assert [r["kind"] for r in told[5][1]["results"]][-2:] == ["running", "succeeded"]
 

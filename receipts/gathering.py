@@ -1,0 +1,52 @@
+"""Reads of one kind that share a statement: while one is under way, the next ones gather."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+
+
+class Gathered(Generic[Key, Found]):
+    """However many ask at once, one of them has a connection, and the others are answered by the next statement."""
+
+    def __init__(self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, Found]]], *, most: int):
+        """`read` looks up so many keys at the most, and may leave out what it does not find."""
+        self.read, self.most = read, most
+        self.asked: dict[Key, list[asyncio.Future[Found | None]]] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    async def __call__(self, key: Key) -> Found | None:
+        """What is found under a key. Raises what `read` raises."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Found | None] = loop.create_future()
+        self.asked.setdefault(key, []).append(told)
+        if self.task is None:
+            self.task = loop.create_task(self.answer())
+        return await told
+
+    async def answer(self) -> None:
+        """Read until nobody waits."""
+        try:
+            while self.asked:
+                keys = list(islice(self.asked, self.most))
+                waiting = {key: self.asked.pop(key) for key in keys}
+                try:
+                    found = await self.read(keys)
+                except Exception as exc:  # whatever it is, those who wait must hear of it
+                    for told in each(waiting):
+                        told.set_exception(exc)
+                else:
+                    for key, those in waiting.items():
+                        for told in those:
+                            if not told.done():
+                                told.set_result(found.get(key))
+        finally:
+            self.task = None
+
+
+def each(waiting: Mapping[Key, Sequence[asyncio.Future[Found | None]]]) -> list[asyncio.Future[Found | None]]:
+    """Who still waits."""
+    return [told for those in waiting.values() for told in those if not told.done()]
