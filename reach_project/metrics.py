@@ -41,6 +41,7 @@ from routing.core.plan import Attempt
 from routing.core.tables import Tables
 from routing.dispatch import Result
 from routing.health import NodeLoad
+from routing.waiting import KINDS
 
 OTHER = "other"
 NO_CODE = "none"
@@ -194,6 +195,10 @@ class State(Collector):
         yield from self._journal(at_work)
         under_way = sum(parts.under_way for parts in at_work)
         yield family("reach_calls_in_flight", "Calls that this process carries now", (), {(): under_way})
+        waiting: Counts = Tally({(kind,): 0 for kind in KINDS})
+        for parts in at_work:
+            waiting.update({(kind,): count for kind, count in parts.waiting.of_kind.items()})
+        yield family("reach_waiting_clients", "Clients that wait for calls or follow them", ("kind",), waiting)
         flying: Counts = Tally()
         for parts in at_work:
             for (service_id, _node_id), count in parts.load.flying.copy().items():

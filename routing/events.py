@@ -81,7 +81,7 @@ class EventsView(AsyncAPIView):
         responses={(200, "text/event-stream"): str, 204: None},
     )
     async def get(self, request: Request, call_id: UUID) -> HttpResponseBase:
-        after = last_event_id(request)
+        after = last_event_id(request.META.get("HTTP_LAST_EVENT_ID"), request.GET.get("last_event_id"))
         live = parts()
         standing = await visible_standing(live.following, call_id, request.auth)
         if after > standing.seq:
@@ -123,12 +123,12 @@ def wait_seconds(text: str | None) -> float:
     return min(seconds, settings.REACH_WAIT_MAX_S)
 
 
-def last_event_id(request: Request) -> int:
+def last_event_id(header: str | None, query: str | None) -> int:
     """The receipt that the client had last, 0 for none. Raises InvalidRequest.
 
     The header counts more: it is what a browser knows when it comes back, the query what it had at first.
     """
-    text = (request.META.get("HTTP_LAST_EVENT_ID") or request.GET.get("last_event_id") or "0").strip()
+    text = (header or query or "0").strip()
     if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= LARGEST_SEQ):
         raise invalid_parameter("last_event_id", "must be the id of an event of this stream, a whole number")
     return int(text)
@@ -139,9 +139,16 @@ def still_valid(request: Request) -> Callable[[], bool]:
     bearer = bearer_of(request.META.get("HTTP_AUTHORIZATION"))
     loop = asyncio.get_running_loop()
     known_by = loop.time() + NEW_KEY_S
+    known = False
 
     def valid() -> bool:
-        return bearer is None or keyring.find(bearer, now_millis()) is not None or loop.time() < known_by
+        nonlocal known
+        if bearer is None:
+            return True
+        if keyring.find(bearer, now_millis()) is not None:
+            known = True
+            return True
+        return not known and loop.time() < known_by
 
     return valid
 
@@ -178,6 +185,17 @@ async def stream(
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + waits.max_s
     following, lead = live.following, b"retry: %d\n\n" % waits.retry_ms
+
+    def parting() -> str | None:
+        """Why the client is to come back, or not to."""
+        if not valid():
+            return "the key is not valid any more"
+        if following.leaving:
+            return f"this process is stopping: come back with {LAST_EVENT_ID}: {seq}"
+        if loop.time() >= ends_at:
+            return f"this stream is long enough: come back with {LAST_EVENT_ID}: {seq}"
+        return None
+
     with live.waiting.admitted(key_name, "events"), following.call(call_id, standing) as follower:
         followed = follower.followed
         while True:
@@ -188,32 +206,25 @@ async def stream(
                     raise
                 yield STILL_HERE
                 await asyncio.sleep(live.journal.retry_s)
-                receipts = None
-            if not valid():
-                yield lead + comment("the key is not valid any more")
+            else:
+                if lead or receipts:
+                    yield lead + b"".join(event(receipt) for receipt in receipts)
+                    lead = b""
+                if receipts:
+                    seq = receipts[-1]["seq"]
+                if is_over(receipts) or (followed.ended and (not receipts or seq >= followed.seq)):
+                    return
+                while seq >= followed.seq and parting() is None:
+                    until = min(ends_at, loop.time() + waits.keepalive_s)
+                    if not await follower.stirs(until) and parting() is None:
+                        yield STILL_HERE
+            if (why := parting()) is not None:
+                yield comment(why)
                 return
-            if lead or receipts:
-                yield lead + b"".join(event(receipt) for receipt in receipts or ())
-                lead = b""
-            if receipts:
-                seq = receipts[-1]["seq"]
-                if receipts[-1]["kind"] in TERMINAL:
-                    return
-            if followed.ended and receipts is not None and (not receipts or seq >= followed.seq):
-                return  # whatever became of the receipt that ended it
-            while receipts is None or seq >= followed.seq:
-                if following.leaving:
-                    yield comment(f"this process is stopping: come back with {LAST_EVENT_ID}: {seq}")
-                    return
-                if loop.time() >= ends_at:
-                    yield comment(f"this stream is long enough: come back with {LAST_EVENT_ID}: {seq}")
-                    return
-                if receipts is None:
-                    break
-                if not await follower.stirs(min(ends_at, loop.time() + waits.keepalive_s)):
-                    if not valid():
-                        return
-                    yield STILL_HERE
+
+
+def is_over(receipts: Sequence[dict[str, Any]]) -> bool:
+    return bool(receipts) and receipts[-1]["kind"] in TERMINAL
 
 
 def up_to_the_end(receipts: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from routing.errors import Overloaded, TooManyWaiting
 
+KINDS = ("wait", "events")
+
 
 class Waiting:
     """The open waits and streams of one process."""
