@@ -2,10 +2,10 @@
 
     .venv/bin/python -m bench.waiters --clients 2000 --rounds 5
 
-Each waits for a call of its own, open and carried elsewhere. Dispatcher, worker, beat, console, PostgreSQL and Redis are
-processes of their own. Printed: the dispatcher's private memory and its CPU while nobody calls, without and with them;
-its CPU per call, in interleaved rounds, without and with them; and how long it takes until all have heard, when all
-their calls end at once. Exits with 1 unless they cost less than 200 MB, and every one of them heard.
+Each waits for a call of its own, open and carried elsewhere. Dispatcher, worker, beat, console, PostgreSQL and Redis
+are processes of their own. Printed: the dispatcher's private memory and its CPU while nobody calls, without and with
+them; its CPU per call, in interleaved rounds, without and with them; and how long it takes until all have heard, when
+all their calls end at once. Exits with 1 unless they cost less than 200 MB, and every one of them heard.
 """
 
 import argparse
@@ -39,6 +39,8 @@ SETTLE_S = 3.0
 OPENED_AT_ONCE = 50
 WAIT_S = 60
 """Asked for by each `wait`; when it is over, the client asks again."""
+
+SHOWN = (("mib", "private memory, MiB", 1), ("idle", "CPU while nobody calls, %", 100), ("us", "CPU per call, µs", 1))
 
 OPEN_CALLS = """
 INSERT INTO calls (id, trace_id, depth, caller, origin_caller, capability, status, table_revision, attempts, seq,
@@ -182,8 +184,8 @@ def rig(folder: Path) -> Iterator[tuple[Topology, str]]:
 def measure(reach: Topology, key: str, options: argparse.Namespace) -> bool:
     pid = reach.dispatchers[0].pid
     seen: dict[str, dict[str, list[float]]] = {
-        what: {"mib": [], "idle": [], "us": []} for what in ("without", "with")
-    }  # fmt: skip
+        what: {name: [] for name, _unit, _factor in SHOWN} for what in ("without", "with")
+    }
     load = {"concurrency": options.concurrency, "seconds": options.seconds}
     with psycopg.connect(reach.environment["DATABASE_URL"], autocommit=True) as session:
         clients = Clients(reach.port, key, open_calls(session, options.clients))
@@ -199,10 +201,8 @@ def measure(reach: Topology, key: str, options: argparse.Namespace) -> bool:
                 found["idle"].append(idle_share(pid, options.idle))
                 found["mib"].append(private_mib(pid))
                 found["us"].append(cpu_per_call_us(reach, key, **load))
-            last = {
-                what: {name: round(values[-1], 4) for name, values in found.items()} for what, found in seen.items()
-            }
-            print(f"round {turn + 1}: {last}", file=sys.stderr, flush=True)
+            told = {what: [round(values[-1], 4) for values in found.values()] for what, found in seen.items()}
+            print(f"round {turn + 1} (MiB, idle share, µs): {told}", file=sys.stderr, flush=True)
         if not clients.open:
             clients.run(clients.come())
             time.sleep(SETTLE_S)
@@ -215,16 +215,16 @@ def measure(reach: Topology, key: str, options: argparse.Namespace) -> bool:
         told_cpu_s = cpu_s(pid) - before
     median = {what: {name: statistics.median(v) for name, v in found.items()} for what, found in seen.items()}
     grown = median["with"]["mib"] - median["without"]["mib"]
-    print(f"\n{options.clients} clients, medians of {options.rounds} rounds{'':>12}without        with")
-    for name, unit, factor in (("mib", "private memory, MiB", 1), ("idle", "CPU while nobody calls, %", 100),
-                               ("us", "CPU per call, µs", 1)):  # fmt: skip
-        print(f"  {unit:<34}{median['without'][name] * factor:>14.1f}{median['with'][name] * factor:>12.1f}")
+    print(f"\n{f'{options.clients} clients, medians of {options.rounds} rounds':<36}{'without':>12}{'with':>12}")
+    for name, unit, factor in SHOWN:
+        print(f"  {unit:<34}{median['without'][name] * factor:>12.1f}{median['with'][name] * factor:>12.1f}")
     print(f"they cost {grown:.1f} MiB, {grown * 1024 / options.clients:.0f} KiB each")
-    print(f"per call, with / without: {median['with']['us'] / median['without']['us']:.3f}")
+    print(f"CPU per call, with / without: {median['with']['us'] / median['without']['us']:.3f}")
     print(f"private memory without them, by round: {[round(mib, 1) for mib in seen['without']['mib']]}")
     if heard:
-        print(f"all their calls end: half heard within {statistics.median(heard):.2f} s, {len(heard)} of "
-              f"{options.clients} within {heard[-1]:.2f} s, {told_cpu_s / options.clients * 1e6:.0f} µs of CPU each")  # fmt: skip
+        told_us = told_cpu_s / options.clients * 1e6
+        print(f"all their calls end: half have heard within {statistics.median(heard):.2f} s,", end=" ")
+        print(f"{len(heard)} of {options.clients} within {heard[-1]:.2f} s; {told_us:.0f} µs of CPU for each")
     print(f"what the clients saw: {dict(clients.tally)}")
     clients.run(clients.go())
     return grown < MOST_MIB and len(heard) == options.clients
