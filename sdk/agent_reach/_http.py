@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import aiohttp
@@ -11,6 +12,10 @@ from agent_reach.errors import NotAgentReach, ReachError, Unreachable
 
 KEEPALIVE_S = 1.5
 """Below the time (s) after which common servers close an idle connection: a request must not meet a closing one."""
+
+
+class NothingMore(Exception):
+    """The stream has told all there will be."""
 
 
 class Connection:
@@ -32,6 +37,25 @@ class Connection:
         """The JSON of the answer. Raises a Problem, Unreachable or NotAgentReach."""
         status, headers, body = await self.exchange(request)
         return _wire.read(status, headers, body, address=self.address)
+
+    async def stream(self, request: _wire.Request) -> AsyncGenerator[bytes, None]:
+        """The body of an event stream as it comes. Raises NothingMore, a Problem, Unreachable or NotAgentReach."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=request.timeout_s)
+        url = self.address + request.path
+        try:
+            async with self._session.request(
+                request.method, url, headers=dict(request.headers), timeout=timeout, allow_redirects=False
+            ) as response:
+                if response.status == 204:
+                    raise NothingMore
+                if response.status != 200 or response.content_type != "text/event-stream":
+                    headers = dict(response.headers)
+                    _wire.read(response.status, headers, await response.read(), address=self.address)
+                    raise _wire.stranger(response.status, self.address, headers)
+                async for chunk in response.content.iter_any():
+                    yield chunk
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:
+            raise unreachable(self.address, request, exc) from exc
 
     async def exchange(self, request: _wire.Request) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body, whatever they say. Raises Unreachable, NotAgentReach."""

@@ -23,6 +23,11 @@ MAX_TIMEOUT_MS = 600_000
 SLACK_S = 5.0
 """So much longer than the call's own budget (s) a client waits, so that the answer is Agent-Reach's and not its own."""
 
+EVENTS_SILENCE_S = 60.0
+"""Longer than Agent-Reach leaves an event stream silent (s): then the connection is dead."""
+TERMINAL = frozenset({"succeeded", "failed", "timed_out", "cancelled", "rejected"})
+"""Kinds of receipts that end a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -131,6 +136,13 @@ def receipts(call_id: str) -> Request:
     return Request("GET", f"/api/v1/calls/{quote(call_id, safe='')}/receipts")
 
 
+def events(call_id: str, after: int) -> Request:
+    """The call's receipts as they come, those after that number. `timeout_s` bounds a silence, not the whole."""
+    headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(after)} if after else {})
+    path = f"/api/v1/calls/{quote(call_id, safe='')}/events"
+    return Request("GET", path, timeout_s=EVENTS_SILENCE_S, headers=headers)
+
+
 def trace(trace_id: str) -> Request:
     return Request("GET", f"/api/v1/traces/{quote(trace_id, safe='')}")
 
@@ -139,6 +151,42 @@ def listing(what: str, **query: str | int | None) -> Request:
     """A page of "services", "nodes", "calls", "capabilities" or "keys"."""
     given = {name: value for name, value in query.items() if value is not None}
     return Request("GET", f"/api/v1/{what}" + (f"?{urlencode(given)}" if given else ""))
+
+
+class EventReader:
+    """Server-Sent Events out of bytes, wherever these are cut."""
+
+    def __init__(self) -> None:
+        self.retry_s = 1.0
+        self._rest = b""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[dict[str, Any]]:
+        """The receipts that are complete with this chunk. Raises NotAgentReach for what is none."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        found = []
+        for line in lines:
+            name, colon, value = line.rstrip(b"\r").decode(errors="replace").partition(":")
+            value = value.removeprefix(" ")
+            if name == "data":
+                self._data.append(value)
+            elif name == "retry" and value.isdecimal():
+                self.retry_s = int(value) / 1000
+            elif not name and not colon and self._data:
+                found.append(receipt("\n".join(self._data)))
+                self._data.clear()
+        return found
+
+
+def receipt(text: str) -> dict[str, Any]:
+    """The receipt in an event. Raises NotAgentReach."""
+    try:
+        said = json.loads(text)
+        if isinstance(said["seq"], int) and isinstance(said["kind"], str):
+            return dict(said)
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise NotAgentReach("what comes as an event is no receipt of Agent-Reach's")
 
 
 # --- A node's side ---------------------------------------------------------------------------------------------------

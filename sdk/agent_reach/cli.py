@@ -14,7 +14,7 @@ from agent_reach import _wire
 from agent_reach._http import Connection
 from agent_reach.client import ReachClient, address_from, key_from
 from agent_reach.errors import Forbidden, NotFound, ReachError, Unauthenticated
-from agent_reach.models import Urgency
+from agent_reach.models import CallOptions, Urgency
 
 try:
     import typer
@@ -97,20 +97,45 @@ def call(
     idempotency_key: Key = None,
     tag: Tags = None,
     urgency: HowSoon = "normal",
+    follow: Annotated[bool, typer.Option("--follow", help="show on stderr what happens to it meanwhile")] = False,
 ) -> None:
     """Have a task done; its output on stdout, who did it on stderr."""
+    options: CallOptions = {
+        "timeout_ms": timeout_ms,
+        "idempotency_key": idempotency_key,
+        "tags": tag or [],
+        "urgency": urgency,
+    }
     with reach() as client:
-        result = client.dispatch(
-            capability,
-            read_payload(payload),
-            timeout_ms=timeout_ms,
-            idempotency_key=idempotency_key,
-            tags=tag or [],
-            urgency=urgency,
-        )
+        if follow:
+            call_id = client.submit(capability, read_payload(payload), **options)
+            show_receipts(client, call_id, errors)
+            result = client.wait(call_id)
+            if result.error is not None:
+                facts = {"call_id": result.call_id, "trace_id": result.trace_id}
+                raise _wire.problem(None, {**facts, **result.error})
+        else:
+            result = client.dispatch(capability, read_payload(payload), **options)
     console.print_json(json.dumps(result.output, ensure_ascii=False))
     told = f"{result.service_id}/{result.node_id} in {result.duration_ms} ms, attempt {result.attempts}"
     errors.print(f"[green]succeeded[/] by {told}, call {result.call_id}, trace {result.trace_id}")
+
+
+@app.command()
+def follow(
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID")],
+    after: Annotated[int, typer.Option(min=0, help="only receipts after this number")] = 0,
+) -> None:
+    """What happens to a call, as it happens, until it has ended; exit status 0 if it succeeded."""
+    with reach() as client:
+        show_receipts(client, call_id, console, after)
+        if not client.wait(call_id, 0).succeeded:
+            raise typer.Exit(1)
+
+
+def show_receipts(client: ReachClient, call_id: str, where: Console, after: int = 0) -> None:
+    for receipt in client.events(call_id, after):
+        where.print(receipt_line(receipt), soft_wrap=True)
 
 
 @app.command()

@@ -5,18 +5,22 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from agent_reach import _wire
-from agent_reach._http import Connection
+from agent_reach._http import Connection, NothingMore
 from agent_reach._tracing import current_traceparent
+from agent_reach.errors import Overloaded, RateLimited, Unavailable, Unreachable
 from agent_reach.models import CallOptions, Result
 
 T = TypeVar("T")
 DEFAULT_ADDRESS = "http://127.0.0.1:8080"
 LONG_POLL_S = 25.0
+RESUME_FOR_S = 60.0
+"""So long (s) after its last sign of life a broken stream of events is sought again."""
 
 
 def address_from(given: str | None) -> str:
@@ -49,9 +53,12 @@ class AsyncReachClient:
 
     async def request(self, request: _wire.Request) -> Any:
         """Any request to Agent-Reach; the JSON of its answer. Raises a Problem, Unreachable."""
+        return await self._connected().ask(request)
+
+    def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = Connection(self.address, self._api_key)
-        return await self._connection.ask(request)
+        return self._connection
 
     async def dispatch(self, capability: str | None, payload: Any, **options: Unpack[CallOptions]) -> Result:
         """Hand over a task and wait for its result. Raises the Problem it ends in, Unreachable, NotJson."""
@@ -85,6 +92,33 @@ class AsyncReachClient:
     async def receipts(self, call_id: str) -> list[dict[str, Any]]:
         """What has happened to the call, in order. Raises a Problem, Unreachable."""
         return list((await self.request(_wire.receipts(call_id)))["results"])
+
+    async def events(self, call_id: str, after: int = 0) -> AsyncGenerator[dict[str, Any], None]:
+        """Receipts as they come, from the first (or from the one after that `seq`) to the one that ends the call.
+
+        A connection that breaks is made again and goes on where it was, for a minute of vain attempts.
+        Raises a Problem, Unreachable.
+        """
+        retry_s, broken_at = 1.0, None
+        while True:
+            reader = _wire.EventReader()
+            try:
+                async with aclosing(self._connected().stream(_wire.events(call_id, after))) as chunks:
+                    async for chunk in chunks:
+                        broken_at = time.monotonic()
+                        for receipt in reader.feed(chunk):
+                            after = receipt["seq"]
+                            yield receipt
+                            if receipt["kind"] in _wire.TERMINAL:
+                                return
+                retry_s = reader.retry_s
+            except NothingMore:
+                return
+            except (Unreachable, Unavailable, Overloaded, RateLimited) as exc:
+                if broken_at is None or time.monotonic() - broken_at > RESUME_FOR_S:
+                    raise
+                retry_s = max(reader.retry_s, exc.retry_after_s or 0)
+            await asyncio.sleep(retry_s)
 
     async def trace(self, trace_id: str) -> dict[str, Any]:
         """All calls of one trace as a tree, with their receipts. Raises a Problem, Unreachable."""
@@ -162,6 +196,25 @@ class ReachClient:
         """What has happened to the call, in order. Raises a Problem, Unreachable."""
         return self._run(self._client.receipts(call_id))
 
+    def events(self, call_id: str, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Receipts as they come, from the first (or from the one after that `seq`) to the one that ends the call.
+
+        A connection that breaks is made again and goes on where it was, for a minute of vain attempts.
+        Raises a Problem, Unreachable.
+        """
+        told = self._client.events(call_id, after)
+        try:
+            while (receipt := self._run(_next(told))) is not None:
+                yield receipt
+        finally:
+            if self._loop is not None:
+                self._run(told.aclose())
+
     def trace(self, trace_id: str) -> dict[str, Any]:
         """All calls of one trace as a tree, with their receipts. Raises a Problem, Unreachable."""
         return self._run(self._client.trace(trace_id))
+
+
+async def _next(told: AsyncGenerator[T, None]) -> T | None:
+    """The next of them; None after the last."""
+    return await anext(told, None)
