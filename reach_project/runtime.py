@@ -24,6 +24,8 @@ from celery.beat import Service
 from celery.worker import WorkController
 from celery.worker import state as worker_state
 from django.conf import settings
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from reach_project import embedded, health, prepare
 from reach_project.celery import QUEUES, ScheduleInMemory, app
@@ -232,12 +234,30 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.02)
 
 
+class _Connection(HttpToolsProtocol):
+    """uvicorn tells the end of a connection to the request that came last on it. Where requests are pipelined that is
+    not the one at work, which would wait, and then write to nobody: here it is told too.
+    """
+
+    at_work: RequestResponseCycle | None = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self.at_work = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.at_work is not None and not self.at_work.response_complete:
+            self.at_work.disconnected = True
+            self.at_work.message_event.set()
+        super().connection_lost(exc)
+
+
 def _server() -> _Server:
     return _Server(
         uvicorn.Config(
             "reach_project.asgi:application",
             loop="uvloop",
-            http="httptools",
+            http=_Connection,
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -144,7 +144,7 @@ def test_forbidden_to_read_anothers_call(reach: Instance, new_agent: NewAgent) -
     agent = new_agent()
     call_id = agent.call().json["call_id"]
     stranger = key_of(reach, "stranger", "dispatch")
-    for end in ("", "/receipts", "/wait?timeout_s=0"):
+    for end in ("", "/receipts", "/wait?timeout_s=0", "/events"):
         answer = reach.request("GET", f"/api/v1/calls/{call_id}{end}", key=stranger)
         problem_of(answer, 403, "forbidden")
     assert reach.request("GET", "/api/v1/calls", key=stranger).json["results"] == []
@@ -158,6 +158,7 @@ def test_forbidden_to_read_anothers_call(reach: Instance, new_agent: NewAgent) -
         "calls/01890a5d-ac96-774b-bcce-b302099a8057",
         "calls/01890a5d-ac96-774b-bcce-b302099a8057/receipts",
         "calls/01890a5d-ac96-774b-bcce-b302099a8057/wait?timeout_s=0",
+        "calls/01890a5d-ac96-774b-bcce-b302099a8057/events",
         f"traces/{'9' * 32}",
         "services/never-registered",
         "services/never-registered/nodes/n1",

@@ -263,6 +263,25 @@ def test_clients_that_go_away_leave_nothing_behind(reach: Instance, new_agent: N
             one.close()
 
 
+def test_pipelining_does_not_hide_that_a_client_has_gone(reach: Instance, new_agent: NewAgent) -> None:
+    """Nor does what is no HTTP at all, behind a request that is."""
+    agent = new_agent()
+    at = server(reach)
+    before = at.output.count("Traceback")
+    with at_work(agent) as (call_id, _gate):
+        for what in ("wait?timeout_s=60", "events"):
+            request = (
+                f"GET /api/v1/calls/{call_id}/{what} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                f"Authorization: Bearer {reach.key}\r\n\r\n"
+            ).encode()
+            with socket.create_connection(("127.0.0.1", at.port)) as one:
+                one.sendall(request)
+                wait_until(lambda what=what: waiting_at(at, what.partition("?")[0]) == 1, "it is served", 10)
+                one.sendall(request * 3 + b"what is this?\r\n")
+                wait_until(lambda what=what: waiting_at(at, what.partition("?")[0]) == 0, "nobody waits", 10)
+    assert at.output.count("Traceback") == before
+
+
 # --- A hasty instance: short of patience and of room -----------------------------------------------------------------
 
 
