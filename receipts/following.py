@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from receipts.core.lifecycle import TERMINAL
-from receipts.gathering import Gathered
+from receipts.gathering import Gathered, in_time
 from receipts.journal import Journal, end, keep_running
 from receipts.reading import RECEIPT_SHOWN, SHOWN
 from registry.errors import Unavailable
@@ -116,8 +116,8 @@ class Follower:
 class Following:
     """The calls that somebody in this process waits for. Start and stop it on the journal's event loop."""
 
-    def __init__(self, journal: Journal, *, poll_s: float):
-        self.journal, self.poll_s = journal, poll_s
+    def __init__(self, journal: Journal, *, poll_s: float, answer_s: float):
+        self.journal, self.poll_s, self.answer_s = journal, poll_s, answer_s
         self.calls: dict[str, Followed] = {}
         self.hinted: set[str] = set()
         self.came = asyncio.Event()
@@ -126,10 +126,10 @@ class Following:
         self.polled: tuple[str, str] | None = None
         """The parameters of MOVED, for as long as they hold."""
         self.tasks: list[asyncio.Task[None]] = []
-        self.standings: Gathered[UUID, Standing] = Gathered(self.read_standings, most=LOOK_AT_MOST)
-        self.rows: Gathered[UUID, dict[str, Any]] = Gathered(self.read_rows, most=ROWS_AT_ONCE)
+        self.standings: Gathered[UUID, Standing] = Gathered(self.read_standings, most=LOOK_AT_MOST, answer_s=answer_s)
+        self.rows: Gathered[UUID, dict[str, Any]] = Gathered(self.read_rows, most=ROWS_AT_ONCE, answer_s=answer_s)
         self.receipts: Gathered[tuple[UUID, int], list[dict[str, Any]]] = Gathered(
-            self.read_receipts, most=READERS_AT_ONCE
+            self.read_receipts, most=READERS_AT_ONCE, answer_s=answer_s
         )
 
     def start(self) -> None:
@@ -199,9 +199,9 @@ class Following:
             self.came.clear()
             try:
                 if hinted:
-                    await self.look(hinted)
+                    await in_time(self.look(hinted), self.answer_s)
                 if (began := loop.time()) >= poll_at:
-                    await self.poll()
+                    await in_time(self.poll(), self.answer_s)
                     poll_at = loop.time() + max(self.poll_s, (loop.time() - began) / POLL_SHARE)
             except Unavailable:
                 for call_id in hinted:

@@ -249,7 +249,7 @@ async def start_parts(role: str) -> LiveParts:
         load,
         forwarder,
         policy_from_settings(),
-        Following(journal, poll_s=settings.REACH_WAIT_POLL_S),
+        Following(journal, poll_s=settings.REACH_WAIT_POLL_S, answer_s=settings.REACH_DATABASE_TIMEOUT_S),
         Waiting(
             most=settings.REACH_MAX_WAITING_CLIENTS,
             most_of_key=settings.REACH_MAX_WAITING_CLIENTS_PER_KEY,

@@ -25,8 +25,8 @@ async def following_of() -> AsyncIterator[Follow]:
     """What a process has for those who wait at it; its journal is counted on, its poll as slow as a test wants."""
     made: list[Following] = []
 
-    def make(journal: Journal, *, poll_s: float = NEVER_S) -> Following:
-        made.append(Following(journal, poll_s=poll_s))
+    def make(journal: Journal, *, poll_s: float = NEVER_S, answer_s: float = 5.0) -> Following:
+        made.append(Following(journal, poll_s=poll_s, answer_s=answer_s))
         made[-1].start()
         return made[-1]
 
@@ -206,6 +206,24 @@ async def test_the_database_away_is_waited_for(new_journal: MakeJournal, followi
         assert follower.followed.ended
 
 
+async def test_a_line_that_goes_dead_holds_nobody_for_ever(new_journal: MakeJournal, following_of: Follow, line: Proxy):
+    owner, other = await new_journal(), await new_journal(line=line)
+    following = following_of(other, poll_s=0.05, answer_s=0.2)
+    await owner.accept(*opening(row := a_call(owner)))
+    with following.call(UUID(row.id), end_only=True) as follower:
+        await settled(following, row.id)
+        line.drop()
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await following.rows(UUID(row.id))
+        await owner.move(*an_end(row))
+        line.mend()
+        line.break_all()
+        async with asyncio.timeout(20):
+            await follower.stirs()
+        assert follower.followed.ended
+
+
 # --- Reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +268,7 @@ async def test_reads_gather_while_one_is_under_way():
         await gate.wait()
         return {key: key * 10 for key in keys if key != 3}
 
-    gathered: Gathered[int, int] = Gathered(read, most=3)
+    gathered: Gathered[int, int] = Gathered(read, most=3, answer_s=10)
     first = asyncio.ensure_future(gathered(1))
     while not asked:
         await asyncio.sleep(0)
@@ -272,7 +290,7 @@ async def test_all_hear_of_a_read_that_fails_and_the_next_is_tried():
             raise Unavailable()
         return {key: key for key in keys}
 
-    gathered: Gathered[int, int] = Gathered(read, most=10)
+    gathered: Gathered[int, int] = Gathered(read, most=10, answer_s=10)
     told = await asyncio.gather(gathered(1), gathered(1), gathered(2), return_exceptions=True)
     assert [type(exc) for exc in told] == [Unavailable] * 3
     failing = False
