@@ -214,13 +214,16 @@ def measure(reach: Topology, key: str, options: argparse.Namespace) -> bool:
         heard = sorted(client.heard_at - began for client in clients.open if client.heard_at)
         told_cpu_s = cpu_s(pid) - before
     median = {what: {name: statistics.median(v) for name, v in found.items()} for what, found in seen.items()}
-    grown = median["with"]["mib"] - median["without"]["mib"]
+    before_any = seen["without"]["mib"][0]  # what a process has had once it does not give back
+    grown = max(seen["with"]["mib"]) - before_any
     print(f"\n{f'{options.clients} clients, medians of {options.rounds} rounds':<36}{'without':>12}{'with':>12}")
     for name, unit, factor in SHOWN:
         print(f"  {unit:<34}{median['without'][name] * factor:>12.1f}{median['with'][name] * factor:>12.1f}")
-    print(f"they cost {grown:.1f} MiB, {grown * 1024 / options.clients:.0f} KiB each")
+    each_kib = grown * 1024 / options.clients
+    print(f"at the most they cost {grown:.1f} MiB, {each_kib:.0f} KiB each: {before_any:.1f} MiB before any came")
     print(f"CPU per call, with / without: {median['with']['us'] / median['without']['us']:.3f}")
-    print(f"private memory without them, by round: {[round(mib, 1) for mib in seen['without']['mib']]}")
+    for what, found in seen.items():
+        print(f"private memory {what} them, by round: {[round(mib, 1) for mib in found['mib']]}")
     if heard:
         told_us = told_cpu_s / options.clients * 1e6
         print(f"all their calls end: half have heard within {statistics.median(heard):.2f} s,", end=" ")

@@ -408,7 +408,7 @@ REACH_WAIT_POLL_S = limit(
 )
 REACH_WAIT_MAX_S = limit("REACH_WAIT_MAX_S", 60.0, "s", "longest `wait`; ask again after it")
 REACH_EVENTS_KEEPALIVE_S = limit(
-    "REACH_EVENTS_KEEPALIVE_S", 15.0, "s", "a silent event stream says so much; common proxies cut after 30 to 60 s"
+    "REACH_EVENTS_KEEPALIVE_S", 20.0, "s", "a silent event stream says so much; common proxies cut after 30 to 60 s"
 )
 REACH_EVENTS_MAX_S = limit(
     "REACH_EVENTS_MAX_S",

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from receipts.core.lifecycle import TERMINAL
-from receipts.gathering import Gathered, in_time
+from receipts.gathering import Gathered, by_turns, in_time
 from receipts.journal import Journal, end, keep_running
 from receipts.reading import RECEIPT_SHOWN, SHOWN
 from registry.errors import Unavailable
@@ -219,7 +219,7 @@ class Following:
             unmarked = [each for each in some if (one := self.calls.get(str(each))) is not None and not one.marked]
             if unmarked:
                 await self.journal.read(MARK, unmarked, self.journal.owner, self.journal.owner)
-            self.see(await self.journal.read(LOOK, self.journal.owner, some))
+            await self.see(await self.journal.read(LOOK, self.journal.owner, some))
 
     async def poll(self) -> None:
         if not self.calls:
@@ -227,12 +227,12 @@ class Following:
         if self.polled is None:
             ids, seqs = (",".join(self.calls), ",".join(str(followed.seq) for followed in self.calls.values()))
             self.polled = f"{{{ids}}}", f"{{{seqs}}}"
-        self.see(await self.journal.read(MOVED, self.journal.owner, *self.polled))
+        await self.see(await self.journal.read(MOVED, self.journal.owner, *self.polled))
         for name, followed in self.calls.items():
             if not followed.marked and not followed.ended:
                 self.hint(name)  # it was being written to when it was to be marked
 
-    def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    async def see(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take note of where calls stand, and stir those who follow one that has moved."""
         for row in rows:
             followed = self.calls.get(str(row["id"]))
@@ -243,7 +243,7 @@ class Following:
                 continue
             followed.seq, followed.ended = row["seq"], row["ended"]
             self.polled = None
-            for follower in followed.followers:
+            async for follower in by_turns(list(followed.followers)):
                 if followed.ended or not follower.end_only:
                     follower.stirred.set()
 

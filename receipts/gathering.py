@@ -1,7 +1,7 @@
 """Reads of one kind that share a statement: while one is under way, the next ones gather."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -38,23 +38,32 @@ class Gathered(Generic[Key, Found]):
             while self.asked:
                 keys = list(islice(self.asked, self.most))
                 waiting = {key: self.asked.pop(key) for key in keys}
+                found: Mapping[Key, Found] | Exception
                 try:
                     found = await in_time(self.read(keys), self.answer_s)
                 except Exception as exc:  # whatever it is, those who wait must hear of it
-                    for told in each(waiting):
-                        told.set_exception(exc)
-                else:
-                    for key, those in waiting.items():
-                        for told in those:
-                            if not told.done():
-                                told.set_result(found.get(key))
+                    found = exc
+                async for key, told in by_turns([(key, told) for key, those in waiting.items() for told in those]):
+                    if told.done():
+                        continue
+                    if isinstance(found, Exception):
+                        told.set_exception(found)
+                    else:
+                        told.set_result(found.get(key))
         finally:
             self.task = None
 
 
-def each(waiting: Mapping[Key, Sequence[asyncio.Future[Found | None]]]) -> list[asyncio.Future[Found | None]]:
-    """Who still waits."""
-    return [told for those in waiting.values() for told in those if not told.done()]
+TURN = 50
+"""So many are woken by one turn of the loop: calls come in between, however many wait for the same thing."""
+
+
+async def by_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a turn of the loop after every few."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def in_time(read: Coroutine[Any, Any, T], answer_s: float) -> T:
