@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import re
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import aclosing
 from functools import lru_cache, partial
@@ -131,6 +132,7 @@ async def answer(send: Send, response: HttpResponse, request_id: bytes) -> None:
 
 async def answer_events(receive: Receive, send: Send, response: EventStream, request_id: bytes) -> None:
     """Write a stream for as long as its client is there, no faster than it takes it."""
+    take_little(send)
     try:
         await send(
             {"type": "http.response.start", "status": response.status_code, "headers": head_of(response, request_id)}
@@ -157,6 +159,7 @@ async def write_chunks(send: Send, chunks: AsyncGenerator[bytes, None], *, stall
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
                 except TimeoutError:
                     reset(send)
+                    await asyncio.sleep(stall_s)  # until its client is known to be gone, which ends this too
                     return
     await send({"type": "http.response.body", "body": b""})
 
@@ -190,15 +193,23 @@ def end_now(scope: asyncio.Timeout, _gone: asyncio.Future[Any]) -> None:
     scope.reschedule(asyncio.get_running_loop().time())
 
 
-def reset(send: Send) -> None:
-    """Drop the connection and what waits to be sent on it; closing it would wait for the client.
-
-    ASGI has no word for that. `send` is a method of uvicorn's request; under another server nothing is done, and the
-    answer ends unfinished.
+def take_little(send: Send) -> None:
+    """Have the system keep little for a client that is slow to take a stream: it would keep 4 MB for each, and a few
+    hundred of them use up what it has for all connections of the machine.
     """
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    if transport is not None:
+    if (transport := transport_of(send)) is not None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE_BYTES)
+
+
+def reset(send: Send) -> None:
+    """Drop the connection and what waits to be sent on it; closing it would wait for the client."""
+    if (transport := transport_of(send)) is not None:
         transport.abort()
+
+
+def transport_of(send: Send) -> asyncio.Transport | None:
+    """What ASGI has no word for. `send` is a method of uvicorn's request; under another server this is None."""
+    return getattr(getattr(send, "__self__", None), "transport", None)
 
 
 def head_of(response: HttpResponseBase, request_id: bytes) -> list[tuple[bytes, bytes]]:

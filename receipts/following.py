@@ -29,7 +29,9 @@ ROWS_AT_ONCE = 32
 """Calls that are read whole by one statement; their outputs may be large."""
 RECEIPTS_AT_ONCE = 100
 BYTES_AT_ONCE = 65_536
-"""Receipts of one call that are read at once, and their details' size (bytes) after which no further one is."""
+"""Receipts of one call that are read at once, and their details' size (bytes) after which no further one is. A detail
+that alone is larger is left out, and read by parts: however slow who takes it is, he holds no more than one."""
+PART_CHARACTERS = 65_536
 READERS_AT_ONCE = 64
 
 # Rows that are being written to are left for the next time: waiting for one while holding others would deadlock with
@@ -57,16 +59,24 @@ SELECT c.id, c.caller, c.seq, c.ended_at IS NOT NULL AS ended, CASE WHEN c.ended
     END AS last_seq
 FROM calls c WHERE c.id = ANY(%s)
 """
+IS_LARGE = f"coalesce(octet_length(detail), 0) > {BYTES_AT_ONCE}"
 RECEIPTS = f"""
 SELECT f.call_id, f.after, r.*
 FROM unnest(%s::uuid[], %s::int[]) AS f(call_id, after), LATERAL (
-    SELECT {", ".join(RECEIPT_SHOWN)} FROM (
-        SELECT *, sum(coalesce(octet_length(detail), 0))
+    SELECT {", ".join(name for name in RECEIPT_SHOWN if name != "detail")},
+        CASE WHEN NOT is_large THEN detail END AS detail, is_large
+    FROM (
+        SELECT *, {IS_LARGE} AS is_large, sum(CASE WHEN {IS_LARGE} THEN 0 ELSE coalesce(octet_length(detail), 0) END)
             OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
         FROM receipts WHERE receipts.call_id = f.call_id AND receipts.seq > f.after
         ORDER BY seq LIMIT {RECEIPTS_AT_ONCE}
     ) next WHERE coalesce(bytes_before, 0) < {BYTES_AT_ONCE}
 ) r ORDER BY f.call_id, f.after, r.seq
+"""
+PARTS = f"""
+SELECT f.*, substr(r.detail, f.first, {PART_CHARACTERS}) AS part
+FROM unnest(%s::uuid[], %s::int[], %s::int[]) AS f(call_id, seq, first),
+    LATERAL (SELECT detail FROM receipts WHERE receipts.call_id = f.call_id AND receipts.seq = f.seq LIMIT 1) r
 """
 
 
@@ -132,6 +142,10 @@ class Following:
             self.read_receipts, most=READERS_AT_ONCE, answer_s=answer_s
         )
 
+        self.parts: Gathered[tuple[UUID, int, int], str] = Gathered(
+            self.read_parts, most=READERS_AT_ONCE, answer_s=answer_s
+        )
+
     def start(self) -> None:
         self.journal.heard.append(self.hear)
         look = keep_running(self.look_after, self.journal.retry_s)
@@ -139,7 +153,7 @@ class Following:
 
     async def stop(self) -> None:
         self.journal.heard.remove(self.hear)
-        reads = (self.standings.task, self.rows.task, self.receipts.task)
+        reads = (self.standings.task, self.rows.task, self.receipts.task, self.parts.task)
         await end([*self.tasks, *(task for task in reads if task is not None)])
 
     def let_go(self) -> None:
@@ -258,8 +272,17 @@ class Following:
         return {row["id"]: row for row in rows}
 
     async def read_receipts(self, wanted: Sequence[tuple[UUID, int]]) -> dict[tuple[UUID, int], list[dict[str, Any]]]:
-        """The next receipts of each call after the number beside it."""
+        """The next receipts of each call after the number beside it; the detail of one that `is_large` is not there."""
         found: dict[tuple[UUID, int], list[dict[str, Any]]] = {}
-        for row in await self.journal.read(RECEIPTS, [each[0] for each in wanted], [each[1] for each in wanted]):
+        for row in await self.journal.read(RECEIPTS, *columns_of(wanted)):
             found.setdefault((row.pop("call_id"), row.pop("after")), []).append(row)
         return found
+
+    async def read_parts(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[tuple[UUID, int, int], str]:
+        """Of each receipt's detail the part that begins with that character, counted from 1; empty behind its end."""
+        rows = await self.journal.read(PARTS, *columns_of(wanted))
+        return {(row["call_id"], row["seq"], row["first"]): row["part"] for row in rows}
+
+
+def columns_of(wanted: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*wanted, strict=True)]

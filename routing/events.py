@@ -34,6 +34,7 @@ NEW_KEY_S = 5.0
 EVENTS_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 LAST_EVENT_ID = "Last-Event-ID"
 STILL_HERE = b":\n\n"
+END_OF_EVENT = b"}\n\n"
 
 
 class WaitView(AsyncAPIView):
@@ -207,13 +208,15 @@ async def stream(
                 yield STILL_HERE
                 await asyncio.sleep(live.journal.retry_s)
             else:
-                if lead or receipts:
-                    yield lead + b"".join(event(receipt) for receipt in receipts)
-                    lead = b""
+                async for chunk in events_of(lead, receipts, call_id, live):
+                    yield chunk
+                lead = b""
                 if receipts:
                     seq = receipts[-1]["seq"]
-                if is_over(receipts) or (followed.ended and (not receipts or seq >= followed.seq)):
-                    return
+                    if receipts[-1]["kind"] in TERMINAL:
+                        return
+                if followed.ended and (not receipts or seq >= followed.seq):
+                    return  # whatever became of the receipt that ended it
                 while seq >= followed.seq and parting() is None:
                     until = min(ends_at, loop.time() + waits.keepalive_s)
                     if not await follower.stirs(until) and parting() is None:
@@ -223,16 +226,63 @@ async def stream(
                 return
 
 
-def is_over(receipts: Sequence[dict[str, Any]]) -> bool:
-    return bool(receipts) and receipts[-1]["kind"] in TERMINAL
-
-
 def up_to_the_end(receipts: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """Without what came too late: a stream is the same whenever it is asked for."""
     for number, receipt in enumerate(receipts, start=1):
         if receipt["kind"] in TERMINAL:
             return receipts[:number]
     return receipts
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes that are sent together; where they are `is_cut_short`, the detail of their last receipt is to follow."""
+
+    head: bytes
+    seq: int = 0
+    is_cut_short: bool = False
+
+
+async def events_of(
+    lead: bytes, receipts: Sequence[dict[str, Any]], call_id: UUID, live: LiveParts
+) -> AsyncGenerator[bytes, None]:
+    """What is to be sent of these receipts, in parts that are never large."""
+    for piece in laid_out(lead, receipts):
+        yield piece.head
+        if piece.is_cut_short:
+            async for part in detail_of(call_id, piece.seq, live):
+                yield part
+            yield END_OF_EVENT
+
+
+def laid_out(lead: bytes, receipts: Sequence[dict[str, Any]]) -> list[Piece]:
+    """The events of these receipts behind what leads them, as few pieces as their details allow."""
+    pieces: list[Piece] = []
+    together = [lead]
+    for receipt in receipts:
+        is_large = receipt["is_large"]
+        together.append(event({name: value for name, value in receipt.items() if name != "is_large"}))
+        if is_large:
+            head = b"".join(together).removesuffix(b"null" + END_OF_EVENT)
+            pieces.append(Piece(head, receipt["seq"], is_cut_short=True))
+            together = []
+    last = b"".join(together)
+    return [*pieces, Piece(last)] if last else pieces
+
+
+async def detail_of(call_id: UUID, seq: int, live: LiveParts) -> AsyncGenerator[bytes, None]:
+    """A large detail by parts, each read when the one before has been taken. While the database is away, it waits."""
+    first = 1
+    while True:
+        try:
+            part = await live.following.parts((call_id, seq, first))
+        except Unavailable:
+            await asyncio.sleep(live.journal.retry_s)
+            continue
+        if not part:
+            return
+        yield part.encode()
+        first += len(part)
 
 
 def event(receipt: dict[str, Any]) -> bytes:

@@ -367,15 +367,18 @@ def test_a_client_that_takes_nothing_is_cut_off(hasty: Instance, new_agent: NewA
     agent = new_agent(at=hasty)
     call_id = agent.call().json["call_id"]
     with database_of(hasty) as session:
-        session.execute("UPDATE receipts SET seq = seq + 200 WHERE call_id = %s AND seq = 4", [call_id])
-        session.execute("UPDATE calls SET seq = seq + 200 WHERE id = %s", [call_id])
+        session.execute("UPDATE receipts SET seq = seq + 30 WHERE call_id = %s AND seq = 4", [call_id])
+        session.execute("UPDATE calls SET seq = seq + 30 WHERE id = %s", [call_id])
         session.execute(
             "INSERT INTO receipts (call_id, seq, kind, at, detail) SELECT %s, 3 + n, 'running', now(),"
-            " json_build_object('message', repeat('x', 100000)) FROM generate_series(1, 200) n",
+            " json_build_object('message', repeat('x', 100000)) FROM generate_series(1, 30) n",
             [call_id],
         )
-    with Stream(hasty.port, call_id, hasty.key) as stream:
-        assert [receipt["seq"] for receipt in stream.receipts()] == list(range(1, 205))
+    told: list[dict[str, Any]] = []
+    while not told or told[-1]["kind"] != "succeeded":  # a busy machine may not do it within one stream's time
+        with Stream(hasty.port, call_id, hasty.key, last_id=len(told)) as stream:
+            told += stream.receipts()
+    assert told == receipts_of(hasty, call_id) and [receipt["seq"] for receipt in told] == list(range(1, 35))
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(("127.0.0.1", hasty.port))

@@ -8,7 +8,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from receipts.following import BYTES_AT_ONCE, RECEIPTS_AT_ONCE, Follower, Following, Standing
+from receipts.following import (
+    BYTES_AT_ONCE,
+    PART_CHARACTERS,
+    RECEIPTS_AT_ONCE,
+    Follower,
+    Following,
+    Standing,
+)
 from receipts.gathering import Gathered
 from receipts.journal import Journal
 from receipts.rows import MoveRow, ReceiptRow
@@ -230,7 +237,7 @@ async def test_a_line_that_goes_dead_holds_nobody_for_ever(new_journal: MakeJour
 async def test_receipts_are_read_on_in_bounded_parts_without_a_gap(journal: Journal, following_of: Follow):
     following = following_of(journal)
     await journal.accept(*opening(row := a_call(journal)))
-    sizes = [None, BYTES_AT_ONCE // 2, None, BYTES_AT_ONCE, 10, None] + [None] * (RECEIPTS_AT_ONCE + 5)
+    sizes = [None, BYTES_AT_ONCE // 2, None, BYTES_AT_ONCE - 2, 10, None] + [None] * (RECEIPTS_AT_ONCE + 5)
     told = [
         ReceiptRow(row.id, n, "running", 0, detail=None if size is None else f'"{"x" * size}"')
         for n, size in enumerate(sizes, start=1)
@@ -245,6 +252,24 @@ async def test_receipts_are_read_on_in_bounded_parts_without_a_gap(journal: Jour
     assert [len(part) for part in parts] == [6, RECEIPTS_AT_ONCE, len(sizes) + 2 - 6 - RECEIPTS_AT_ONCE]
 
 
+async def test_a_large_detail_is_read_by_parts(journal: Journal, following_of: Follow):
+    following = following_of(journal)
+    await journal.accept(*opening(row := a_call(journal)))
+    detail = f'"{"agent 智能体 🙂 " * 10_000}"'
+    receipts = [ReceiptRow(row.id, n, "running", 0, detail=one) for n, one in enumerate(["1", detail, "3"], start=1)]
+    await journal.move(MoveRow(row.id, 3, fence_attempt=1), receipts)
+    told = await following.receipts((UUID(row.id), 2))
+    assert told is not None
+    assert [(r["seq"], r["detail"], r["is_large"]) for r in told] == [
+        (3, "1", False), (4, None, True), (5, "3", False)
+    ]  # fmt: skip
+    read = ""
+    while part := await following.parts((UUID(row.id), 4, len(read) + 1)):
+        assert len(part) <= PART_CHARACTERS
+        read += part
+    assert read == detail
+
+
 async def test_each_gets_the_receipts_he_asked_for(journal: Journal, following_of: Follow):
     following = following_of(journal)
     rows = [a_call(journal) for _ in range(3)]
@@ -256,7 +281,7 @@ async def test_each_gets_the_receipts_he_asked_for(journal: Journal, following_o
         []
     ]
     assert len(ran) == 1
-    assert set(told[0][0]) == {"seq", "kind", "attempt", "service_id", "node_id", "at", "detail"}
+    assert set(told[0][0]) == {"seq", "kind", "attempt", "service_id", "node_id", "at", "detail", "is_large"}
 
 
 async def test_reads_gather_while_one_is_under_way():

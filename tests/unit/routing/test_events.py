@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from receipts.rows import json_of
 from registry.errors import InvalidRequest
-from routing.events import event, last_event_id, up_to_the_end
+from routing.events import END_OF_EVENT, event, laid_out, last_event_id, up_to_the_end
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,14 @@ def test_an_event_is_two_lines_whatever_is_told(detail: Any) -> None:
     told = json.loads(second.removeprefix("data: "))
     assert told["detail"] == detail and told["at"] == "2026-01-02T00:00:00Z"
     assert list(told) == ["seq", "kind", "attempt", "service_id", "node_id", "at", "detail"]
+
+
+@given(st.lists(st.booleans(), max_size=8), st.sampled_from([b"", b"retry: 1\n\n"]))
+def test_small_receipts_are_sent_together_and_a_large_one_by_parts(large: list[bool], lead: bytes) -> None:
+    """With the details where the pieces leave them out, it is what all of them would be at once."""
+    receipts = [a_receipt(seq=n, is_large=is_large) for n, is_large in enumerate(large, start=1)]
+    pieces = laid_out(lead, receipts)
+    sent = b"".join(piece.head + (b"null" + END_OF_EVENT if piece.is_cut_short else b"") for piece in pieces)
+    assert sent == lead + b"".join(event(a_receipt(seq=n)) for n in range(1, len(large) + 1))
+    assert [piece.seq for piece in pieces if piece.is_cut_short] == [n for n, one in enumerate(large, start=1) if one]
+    assert len(pieces) <= sum(large) + 1 and all(piece.head for piece in pieces)
