@@ -10,6 +10,7 @@ all their calls end at once. Exits with 1 unless they cost less than 200 MB, and
 
 import argparse
 import asyncio
+import re
 import statistics
 import sys
 import tempfile
@@ -36,6 +37,7 @@ from tests.bed.topology import Topology
 
 MOST_MIB = 200
 SETTLE_S = 3.0
+ALL_THERE_S = 60.0
 OPENED_AT_ONCE = 50
 WAIT_S = 60
 """Asked for by each `wait`; when it is over, the client asks again."""
@@ -157,6 +159,19 @@ def idle_share(pid: int, seconds: float) -> float:
     return (cpu_s(pid) - before) / (time.monotonic() - began)
 
 
+def settle(reach: Topology, clients: int) -> None:
+    """Return when so many wait, as the dispatcher says itself, and what they caused is over. Raises SystemExit."""
+    until = time.monotonic() + ALL_THERE_S
+    while time.monotonic() < until:
+        text = reach.dispatchers[0].request("GET", "/metrics", key=reach.key).body.decode()
+        counts = re.findall(r"^reach_waiting_clients{.*} (.*)$", text, re.MULTILINE)
+        if sum(map(float, counts)) == clients:
+            time.sleep(SETTLE_S)
+            return
+        time.sleep(0.2)
+    raise SystemExit(f"bench.waiters: {clients} clients were to wait, and do not")
+
+
 def open_calls(session: psycopg.Connection, count: int) -> list[UUID]:
     """So many calls that another process carries, as the database sees it."""
     carrier, calls = uuid4(), [uuids.uuid7() for _ in range(count)]
@@ -196,7 +211,7 @@ def measure(reach: Topology, key: str, options: argparse.Namespace) -> bool:
                     clients.run(clients.come())
                 elif what == "without" and clients.open:
                     clients.run(clients.go())
-                time.sleep(SETTLE_S)
+                settle(reach, len(clients.open))
                 found = seen[what]
                 found["idle"].append(idle_share(pid, options.idle))
                 found["mib"].append(private_mib(pid))
@@ -205,7 +220,7 @@ def measure(reach: Topology, key: str, options: argparse.Namespace) -> bool:
             print(f"round {turn + 1} (MiB, idle share, µs): {told}", file=sys.stderr, flush=True)
         if not clients.open:
             clients.run(clients.come())
-            time.sleep(SETTLE_S)
+            settle(reach, len(clients.open))
         before, began = cpu_s(pid), time.monotonic()
         for first in range(0, options.clients, 100):
             session.execute(END_ALL, [list(clients.calls[first : first + 100])])

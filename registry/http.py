@@ -171,8 +171,13 @@ class AsyncAPIView(APIView):
     ends_with_client = False
     """Whether a client that goes away takes the request with it. A call that was accepted is carried on."""
 
+    def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        """Django's own also makes `head` of `get`, and so ties the view to itself: it would outlive its answer."""
+        self.request, self.args, self.kwargs = request, args, kwargs
+
     async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.request = asked = Request(request, parsers=NO_PARSERS, negotiator=NEGOTIATOR)
+        asked.parser_context.clear()  # for no parser; it holds the request, which would outlive its answer
         try:
             key = await self.identify(asked)
             asked.auth = key

@@ -1,7 +1,9 @@
 """The async view by itself: who is let in, what is answered, and that the lean way touches neither thread nor ORM."""
 
 import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -105,6 +107,20 @@ def test_the_lean_way_uses_no_thread(known_key, monkeypatch):
     monkeypatch.setattr("registry.http.sync_to_async", no_thread)
     assert answer(asked()).status_code == 200
     assert answer(asked(body=b"bad")).status_code == 400
+
+
+@pytest.mark.parametrize("made", [asked, lambda: asked(body=b"bad"), lambda: asked("GET"), lambda: asked("PUT")])
+def test_a_request_ends_with_its_answer(known_key, made):
+    """Nothing ties it to itself: what only the collector finds stays for thousands of requests."""
+    gc.disable()
+    try:
+        request = made()
+        still_there = weakref.ref(request)
+        answer(request)
+        del request
+        assert still_there() is None
+    finally:
+        gc.enable()
 
 
 def test_it_is_cheap(known_key):
