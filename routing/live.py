@@ -169,6 +169,7 @@ class LiveParts:
         await self.snapshot.stop()
         await self.forwarder.close()
         await self.following.stop()
+        keyring.fetch = None  # it asks the journal
         await self.journal.stop()
 
 
