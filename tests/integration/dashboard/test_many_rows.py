@@ -74,13 +74,14 @@ def test_pages_of_calls_neither_count_nor_scan(administrator: Client) -> None:
             cursor.execute("EXPLAIN " + of_calls[0])
             plan = "\n".join(row[0] for row in cursor.fetchall())
         scanned = re.findall(r"Seq Scan on (\w+)", plan)
-        assert not [name for name in scanned if holds_rows(name)], f"{query}\n{plan}"
+        assert not [name for name in scanned if holds_much(name)], f"{query}\n{plan}"
 
 
-def holds_rows(table: str) -> bool:
+def holds_much(table: str) -> bool:
+    """Shortly after midnight today's partition holds so little that to read it all is right."""
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT EXISTS (SELECT FROM {table} LIMIT 1)")
-        return bool(cursor.fetchone()[0])
+        cursor.execute(f"SELECT count(*) FROM {table}")
+        return cursor.fetchone()[0] > MANY / 5
 
 
 def test_the_page_of_a_call_asks_as_much_whatever_its_size(administrator: Client) -> None:
