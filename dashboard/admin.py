@@ -24,7 +24,10 @@ VERBS = {
     "delete": gettext_noop("delete"),
     "view": gettext_noop("view"),
 }
-OWN_PERMISSIONS = {"approve_routechange": gettext_noop("Can approve route changes of others")}
+OWN_PERMISSIONS = {
+    "approve_routechange": gettext_noop("Can approve route changes of others"),
+    "break_glass_routechange": gettext_noop("Can publish route changes without approval"),
+}
 
 
 def permission_label(permission: Permission) -> str:

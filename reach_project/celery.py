@@ -179,6 +179,8 @@ def schedule(sender: Celery, **_: object) -> None:
             at_once_and_every("registry.knock", settings.REACH_KNOCK_INTERVAL_S),
             at_once_and_every("routing.sweep_calls", settings.REACH_SWEEP_INTERVAL_S),
             at_once_and_every("routing.sync_route_file", 10.0),
+            every("routing.analyse_changes", settings.REACH_REVIEW_INTERVAL_S),
+            every("routing.watch_changes", settings.REACH_REVIEW_INTERVAL_S),
             every("routing.advise", settings.REACH_ADVISE_INTERVAL_S),
             every("receipts.maintain_partitions", 600.0),
             every("receipts.forget_what_is_old", 600.0),

@@ -152,6 +152,9 @@ def facts_of(exc: Exception) -> dict[str, Any]:
         facts["call_id"] = str(call_id)
     if conflicts := getattr(exc, "conflicts", None):
         facts["conflicts"] = list(conflicts)
+    for name in ("three_way", "shadowed_routes"):  # what a refused move of a route change has to be looked at
+        if (value := getattr(exc, name, None)) is not None:
+            facts[name] = value
     if isinstance(exc, errors.Unavailable | Overloaded | TooManyWaiting):
         facts["retry_after_ms"] = exc.retry_after_ms
     return facts

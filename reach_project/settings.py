@@ -450,6 +450,57 @@ REACH_ADVISE_TABLE_CHANGES = limit(
     "REACH_ADVISE_TABLE_CHANGES", 10, "a day", "more published route changes than that raise an advisory"
 )
 
+# --- Review of route changes ------------------------------------------------------------------------------------------
+
+REACH_APPROVALS = limit("REACH_APPROVALS", 1, "people", "besides the author; a change needs at least one")
+REACH_APPROVALS_WHEN_LARGE = limit(
+    "REACH_APPROVALS_WHEN_LARGE",
+    1,
+    "people",
+    "where the impact is large; a team of two must be able to publish, from three people on 2 is better",
+)
+REACH_IMPACT_LARGE_SHARE = limit(
+    "REACH_IMPACT_LARGE_SHARE", 0.5, "0 to 1", "so much of the sampled calls moves: large; so is a capability lost"
+)
+REACH_IMPACT_LARGE_CALLS = limit(
+    "REACH_IMPACT_LARGE_CALLS", 100, "calls", "of the sample at least: a share of a few calls says nothing"
+)
+REACH_IMPACT_SAMPLE = limit("REACH_IMPACT_SAMPLE", 20_000, "calls", "of the last day, evenly chosen, that are replayed")
+REACH_IMPACT_COUNTED = limit(
+    "REACH_IMPACT_COUNTED", 5_000_000, "calls", "of the last day to choose from; bounds the work of the database"
+)
+REACH_IMPACT_MAX_REQUEST_BYTES = limit(
+    "REACH_IMPACT_MAX_REQUEST_BYTES", 65_536, "bytes", "larger calls are left out, and counted: they are held in memory"
+)
+REACH_IMPACT_MAX_AGE_S = limit(
+    "REACH_IMPACT_MAX_AGE_S", 3600.0, "s", "an older impact is made anew before anybody approves: traffic changes"
+)
+REACH_REVIEW_INTERVAL_S = limit(
+    "REACH_REVIEW_INTERVAL_S", 1.0, "s", "how often is looked for impacts to be analysed and watches that are due"
+)
+REACH_WATCH_S = limit("REACH_WATCH_S", 300.0, "s", "the calls that a published change moves are watched for so long")
+REACH_WATCH_INTERVAL_S = limit(
+    "REACH_WATCH_INTERVAL_S", 2.0, "s", "between two looks; the first may be right: a revert within 60 s is promised"
+)
+REACH_WATCH_BASELINE_S = limit(
+    "REACH_WATCH_BASELINE_S", 900.0, "s", "before the publication, that the calls after it are held against"
+)
+REACH_WATCH_SAMPLE = limit(
+    "REACH_WATCH_SAMPLE", 20_000, "calls", "the newest ended ones, read at each look; bounds the work of the database"
+)
+REACH_WATCH_MIN_CALLS = limit(
+    "REACH_WATCH_MIN_CALLS", 20, "calls", "fewer say nothing; of a single service half as many do"
+)
+REACH_WATCH_WORSE_BY = limit(
+    "REACH_WATCH_WORSE_BY", 0.05, "0 to 1", "so much more of the calls fails or is retried, for certain: worse"
+)
+REACH_WATCH_SLOWER_BY = limit(
+    "REACH_WATCH_SLOWER_BY", 2.0, "times", "the median of the calls takes so many times as long: worse"
+)
+REACH_WATCH_SLOWER_MS = limit(
+    "REACH_WATCH_SLOWER_MS", 200.0, "ms", "and at least so much longer: twice nothing is nothing"
+)
+
 # --- Retention -------------------------------------------------------------------------------------------------------
 
 REACH_RETENTION_DAYS = limit(

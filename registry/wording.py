@@ -60,6 +60,11 @@ AUDIT_ACTION: Mapping[str, Promise] = {
     "route_change.reject": _("rejected a route change"),
     "route_change.withdraw": _("withdrew a route change"),
     "route_change.publish": _("published a route change"),
+    "route_change.rebase": _("brought a route change onto the live table"),
+    "route_change.break_glass": _("published a route change without approval"),
+    "route_change.restore": _("took a route change back by itself"),
+    "route_change.comment": _("commented on a route change"),
+    "route_change.alert": _("saw the calls of a route change fare worse"),
 }
 
 SENTENCES: list[str] = [

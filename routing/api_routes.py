@@ -14,21 +14,26 @@ from registry import changes as snapshot_changes
 from registry.auth import OBSERVE
 from registry.errors import Forbidden, NotFound
 from registry.http import described, invalid_parameter, json_response, page, page_response, read_body
-from routing import review
+from routing import impact, review
 from routing.core.review import Status
 from routing.models import RouteChange, TableRevision
 from routing.querysets import changes, live_number, revisions, table_of
 from routing.serializers import (
+    ApprovalBody,
     ChangeDocument,
     ChangeSummary,
     EditBody,
+    ImpactDocument,
     MoveBody,
     ProposalBody,
+    PublishBody,
+    RebaseBody,
     RevisionDocument,
     RevisionSummary,
     TableDocument,
     change_document,
     change_summary,
+    impact_document,
     revision_document,
     revision_summary,
 )
@@ -36,6 +41,9 @@ from routing.serializers import (
 proposal_decoder = msgspec.json.Decoder(ProposalBody)
 edit_decoder = msgspec.json.Decoder(EditBody)
 move_decoder = msgspec.json.Decoder(MoveBody)
+approval_decoder = msgspec.json.Decoder(ApprovalBody)
+rebase_decoder = msgspec.json.Decoder(RebaseBody)
+publish_decoder = msgspec.json.Decoder(PublishBody)
 
 PAGE = [
     OpenApiParameter("limit", int, description="1 to 500, default 50"),
@@ -107,12 +115,12 @@ class ChangesView(APIView):
         responses={200: listed(ChangeSummary)},
     )
     def get(self, request: Request) -> HttpResponse:
-        found = changes()
+        listed_ones = changes()
         if (status := request.GET.get("status")) is not None:
             if status not in list(Status):
                 raise invalid_parameter("status", f"must be one of {', '.join(Status)}")
-            found = found.filter(status=status)
-        return page_response(*page(found, request, ["-id"]), change_summary)
+            listed_ones = listed_ones.filter(status=status)
+        return page_response(*page(listed_ones, request, ["-id"]), change_summary)
 
     @extend_schema(
         operation_id="route_changes_propose",
@@ -147,7 +155,7 @@ class ChangeView(APIView):
 
 
 class MoveView(APIView):
-    """Submit, approve, reject or withdraw a route change."""
+    """Submit, reject, withdraw or comment on a route change."""
 
     scopes = {"POST": "operate"}
     verb: Callable[..., RouteChange] = staticmethod(review.submit)
@@ -160,6 +168,49 @@ class MoveView(APIView):
         return shown(change_id)
 
 
+class ApproveView(APIView):
+    """Say yes to somebody else's change, once its impact is known."""
+
+    scopes = {"POST": "operate"}
+
+    @extend_schema(
+        operation_id="route_changes_approve",
+        request={"application/json": described(ApprovalBody)},
+        responses={200: described(ChangeDocument)},
+    )
+    def post(self, request: Request, change_id: int) -> HttpResponse:
+        by = acting_user(request)
+        review.approve(change_id, by=by, **msgspec.structs.asdict(read_body(request, approval_decoder)))
+        return shown(change_id)
+
+
+class RebaseView(APIView):
+    """Bring a change onto the live table."""
+
+    scopes = {"POST": "operate"}
+
+    @extend_schema(
+        operation_id="route_changes_rebase",
+        request={"application/json": described(RebaseBody)},
+        responses={200: described(ChangeDocument)},
+    )
+    def post(self, request: Request, change_id: int) -> HttpResponse:
+        by = acting_user(request)
+        review.rebase(change_id, by=by, **msgspec.structs.asdict(read_body(request, rebase_decoder)))
+        return shown(change_id)
+
+
+class ImpactView(APIView):
+    """What a change would do, worked out by a replay of recent calls."""
+
+    scopes = {"GET": OBSERVE}
+
+    @extend_schema(operation_id="route_changes_impact", responses={200: described(ImpactDocument)})
+    def get(self, request: Request, change_id: int) -> HttpResponse:
+        change = found(change_id)
+        return json_response(impact_document(change, impact.latest(change)))
+
+
 class PublishView(APIView):
     """Make an approved change the live table; answered when this process uses it."""
 
@@ -167,12 +218,16 @@ class PublishView(APIView):
 
     @extend_schema(
         operation_id="route_changes_publish",
-        request={"application/json": described(MoveBody)},
+        request={"application/json": described(PublishBody)},
         responses={200: described(ChangeDocument)},
     )
     def post(self, request: Request, change_id: int) -> HttpResponse:
         by = acting_user(request)
-        published = review.publish(change_id, by=by, comment=read_body(request, move_decoder).comment)
+        asked = read_body(request, publish_decoder)
+        if asked.break_glass:
+            published = review.break_glass(change_id, by=by, reason=asked.reason or asked.comment)
+        else:
+            published = review.publish(change_id, by=by, comment=asked.comment)
         snapshot_changes.wait_until_followed(published.version)
         return shown(change_id)
 
@@ -192,12 +247,16 @@ class RevertView(APIView):
         return created(review.revert(change_id, by=by, comment=read_body(request, move_decoder).comment))
 
 
-def shown(change_id: int) -> HttpResponse:
+def found(change_id: int) -> RouteChange:
     """The change as it now stands. Raises NotFound."""
     change = changes().filter(pk=change_id).first()
     if change is None:
         raise NotFound(f"no route change {change_id}")
-    return json_response(change_document(change))
+    return change
+
+
+def shown(change_id: int) -> HttpResponse:
+    return json_response(change_document(found(change_id)))
 
 
 def created(change: RouteChange) -> HttpResponse:

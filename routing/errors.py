@@ -4,11 +4,12 @@ They are kinds of the registry's `Conflict` and `Forbidden`, so whoever handles 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from registry.errors import Conflict, Forbidden, ReachError
 
 if TYPE_CHECKING:
+    from routing.core.edits import Place
     from routing.core.review import Move, Status
 
 
@@ -69,3 +70,47 @@ class CannotRevert(RoutingError, Conflict):
     def __init__(self, detail: str, conflicts: Sequence[str] = ()):
         super().__init__(detail)
         self.conflicts = tuple(conflicts)
+
+
+class RebaseConflict(RoutingError, Conflict):
+    """Both sides have edited the same routes; `three_way` shows each as it was, as it is live, and as proposed."""
+
+    def __init__(self, places: Sequence["Place"]):
+        self.conflicts = tuple(place.route for place in places)
+        self.three_way = [
+            {"route": p.route, "state": p.state, "base": p.base, "theirs": p.theirs, "mine": p.mine} for p in places
+        ]
+        super().__init__(f"edited on both sides: {', '.join(self.conflicts)}; say whose is meant, or edit the change")
+
+
+class ImpactPending(RoutingError, Conflict):
+    """What the change would do is not known yet, or no longer."""
+
+    def __init__(self, done: int = 0, total: int = 0):
+        far = f" ({done} of {total} calls)" if total else ""
+        super().__init__(f"the impact of this content is being analysed{far}: look at it, then approve")
+        self.done, self.total = done, total
+
+
+class Unacknowledged(RoutingError, Conflict):
+    """Routes would lose calls to others: whoever approves has to say that this is meant."""
+
+    def __init__(self, shadowed: Sequence[dict[str, Any]]):
+        named = "; ".join(f"{one['route']} by {one['by']} ({one['calls']:g} calls)" for one in shadowed[:5])
+        more = f" and {len(shadowed) - 5} more" if len(shadowed) > 5 else ""
+        super().__init__(f"routes are shadowed: {named}{more}; approve with acknowledge: true if that is meant")
+        self.shadowed_routes = list(shadowed)
+
+
+class ContentChanged(RoutingError, Conflict):
+    """The change no longer reads as it did when it was looked at."""
+
+    def __init__(self) -> None:
+        super().__init__("the change reads differently by now: look at it again")
+
+
+class AlreadyApproved(RoutingError, Conflict):
+    """One person counts once."""
+
+    def __init__(self) -> None:
+        super().__init__("you have approved this content already; another person has to, too")

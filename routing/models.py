@@ -6,7 +6,9 @@ from django.db.models import Q, UniqueConstraint
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from receipts.core.envelope import digest_of
 from routing.core.review import Status
+from routing.core.watch import WatchStatus
 
 
 def status_choices() -> list[tuple[str, str]]:
@@ -69,14 +71,72 @@ class RouteChange(models.Model):
         TableRevision, verbose_name=_("published as"), null=True, blank=True, on_delete=models.PROTECT
     )
     reverts = models.ForeignKey("self", verbose_name=_("reverts"), null=True, blank=True, on_delete=models.PROTECT)
+    auto_revert = models.BooleanField(_("takes itself back"), default=False, db_default=False)
+    broke_glass = models.TextField(_("published without approval because"), blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = _("route change")
         verbose_name_plural = _("route changes")
-        permissions = [("approve_routechange", "Can approve route changes of others")]
+        permissions = [
+            ("approve_routechange", "Can approve route changes of others"),
+            ("break_glass_routechange", "Can publish route changes without approval"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.pk} {self.title}"
+
+    @property
+    def content_digest(self) -> str:
+        """What an approval approves: the table, the revision it replaces, and whether it may be taken back unasked."""
+        content = [self.base_revision, self.document]
+        return digest_of([*content, "auto_revert"] if self.auto_revert else content)
+
+
+class Impact(models.Model):
+    """What a change would do, by a replay of recent calls. A row with `due_at` is work; `report` is what came of it."""
+
+    change = models.OneToOneField(RouteChange, primary_key=True, on_delete=models.CASCADE, related_name="impact")
+    wanted = models.CharField(_("content to be analysed"), max_length=64)
+    due_at = models.DateTimeField(_("due at"), null=True)
+    done = models.PositiveIntegerField(_("calls replayed"), default=0)
+    total = models.PositiveIntegerField(_("calls to replay"), default=0)
+    covers = models.CharField(_("content analysed"), max_length=64, blank=True, default="")
+    report = models.JSONField(_("report"), null=True)
+    digest = models.CharField(_("digest of the report"), max_length=64, blank=True, default="")
+    computed_at = models.DateTimeField(_("computed at"), null=True)
+
+    class Meta:
+        verbose_name = _("impact analysis")
+        verbose_name_plural = _("impact analyses")
+
+    def __str__(self) -> str:
+        return f"{self.change_id}"
+
+
+def watch_choices() -> list[tuple[str, str]]:
+    return [(s.value, s.value) for s in WatchStatus]
+
+
+class Watch(models.Model):
+    """How the calls that a published change moves fare, against those before it. `due_at`: when to look next."""
+
+    change = models.OneToOneField(RouteChange, primary_key=True, on_delete=models.CASCADE, related_name="watch")
+    status = models.CharField(_("status"), max_length=16, choices=watch_choices, default=WatchStatus.WATCHING)
+    started_at = models.DateTimeField(_("started at"))
+    ends_at = models.DateTimeField(_("ends at"))
+    due_at = models.DateTimeField(_("due at"), null=True)
+    scope = models.JSONField(_("which calls"))
+    before = models.JSONField(_("calls before"), null=True)
+    after = models.JSONField(_("calls after"), null=True)
+    told = models.TextField(_("what was seen"), blank=True, default="")
+    alerted_at = models.DateTimeField(_("alerted at"), null=True)
+
+    class Meta:
+        verbose_name = _("watch of a change")
+        verbose_name_plural = _("watches of changes")
+
+    def __str__(self) -> str:
+        return f"{self.change_id} {self.status}"
 
 
 class Advisory(models.Model):
@@ -105,6 +165,7 @@ class Approval(models.Model):
     approver = models.ForeignKey(settings.AUTH_USER_MODEL, verbose_name=_("approver"), on_delete=models.PROTECT)
     comment = models.TextField(_("comment"), blank=True, default="")
     digest = models.CharField(_("content approved"), max_length=64)
+    impact_digest = models.CharField(_("impact seen"), max_length=64, blank=True, default="", db_default="")
     approved_at = models.DateTimeField(_("approved at"), default=timezone.now)
     withdrawn_at = models.DateTimeField(_("withdrawn at"), null=True, blank=True)
 

@@ -28,3 +28,9 @@ def changes() -> QuerySet[RouteChange]:
 def revisions() -> QuerySet[TableRevision]:
     """Published revisions with who and what published them."""
     return TableRevision.objects.select_related("published_by", "routechange")
+
+
+def undone_by(change: RouteChange) -> int | None:
+    """The published change that has taken this one back."""
+    undoing = RouteChange.objects.filter(reverts=change).exclude(published_revision=None)
+    return undoing.order_by("pk").values_list("pk", flat=True).first()

@@ -1,6 +1,7 @@
-"""What the worker does for routing: hand orphaned calls to the engine, and follow the route file."""
+"""What the worker does for routing: hand orphaned calls to the engine, follow the route file, look after reviews."""
 
 import logging
+import threading
 from typing import Any
 
 from celery import shared_task, signals
@@ -8,11 +9,15 @@ from django.conf import settings
 from django.db import OperationalError
 
 from registry import clock
-from routing import advisories
+from routing import advisories, replay, watch
 from routing.engine import running_engine, stop_engine
 from routing.route_file import sync_route_file as sync
 
 log = logging.getLogger(__name__)
+
+ANALYSING = threading.Lock()
+WATCHING = threading.Lock()
+"""One of each in a process: an analysis takes a while, and the other threads of a worker have other things to do."""
 
 
 @shared_task(name="routing.sweep_calls")
@@ -40,6 +45,26 @@ def advise() -> None:
         advisories.look(tables, clock.now())
     except OperationalError as exc:  # too slow, or away: the next turn is soon enough
         log.warning("no advisories this time: %s", str(exc).splitlines()[0])
+
+
+@shared_task(name="routing.analyse_changes")
+def analyse_changes() -> None:
+    """Work out what route changes would do, where that is asked and not known."""
+    if ANALYSING.acquire(blocking=False):
+        try:
+            replay.analyse_due(lambda: running_engine().parts.snapshot.tables)
+        finally:
+            ANALYSING.release()
+
+
+@shared_task(name="routing.watch_changes")
+def watch_changes() -> None:
+    """See how the calls fare that published changes have moved."""
+    if WATCHING.acquire(blocking=False):
+        try:
+            watch.look_at_due()
+        finally:
+            WATCHING.release()
 
 
 @signals.worker_shutdown.connect

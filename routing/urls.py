@@ -6,10 +6,13 @@ from routing import review
 from routing.api import DispatchView, ExplainView, ReceiptsView
 from routing.api_advisories import AdvisoriesView
 from routing.api_routes import (
+    ApproveView,
     ChangesView,
     ChangeView,
+    ImpactView,
     MoveView,
     PublishView,
+    RebaseView,
     RevertView,
     RevisionsView,
     RevisionView,
@@ -32,7 +35,10 @@ urlpatterns = [
     path("route-changes", ChangesView.as_view()),
     path(CHANGE, ChangeView.as_view()),
     path(f"{CHANGE}/submit", MoveView.as_view(verb=review.submit)),
-    path(f"{CHANGE}/approve", MoveView.as_view(verb=review.approve)),
+    path(f"{CHANGE}/impact", ImpactView.as_view()),
+    path(f"{CHANGE}/approve", ApproveView.as_view()),
+    path(f"{CHANGE}/rebase", RebaseView.as_view()),
+    path(f"{CHANGE}/comment", MoveView.as_view(verb=review.comment_on)),
     path(f"{CHANGE}/reject", MoveView.as_view(verb=review.reject)),
     path(f"{CHANGE}/withdraw", MoveView.as_view(verb=review.withdraw)),
     path(f"{CHANGE}/publish", PublishView.as_view()),

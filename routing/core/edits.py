@@ -77,3 +77,71 @@ def undone(before: Document, after: Document, live: Document) -> Undone:
         conflicts=tuple(conflicts),
         is_change=bool(touched) or rules_touched,
     )
+
+
+# --- Two edits of one table ------------------------------------------------------------------------------------------
+
+RULES = "fallback_rules"
+"""The place of a table's own fallback rules among the ids of its routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One route (or the table's fallback rules) that either side has edited: as it was, as it is live, as proposed.
+
+    None: it is not there. `state`: `theirs`, `mine`, `same` (both did the same) or `conflict`.
+    """
+
+    route: str
+    state: str
+    base: Any
+    theirs: Any
+    mine: Any
+
+
+def three_way(base: Document, theirs: Document, mine: Document) -> tuple[Place, ...]:
+    """Everything that differs between three tables, a place each; in the order of `theirs`, then of `mine`."""
+    was, now, wanted = by_id(base), by_id(theirs), by_id(mine)
+    sides = [(route_id, was.get(route_id), now.get(route_id), wanted.get(route_id)) for route_id in now | wanted | was]
+    sides.append((RULES, base[RULES], theirs[RULES], mine[RULES]))
+    return tuple(
+        Place(route_id, state_of(old, live, new), old, live, new)
+        for route_id, old, live, new in sides
+        if differ(old, live) or differ(old, new)
+    )
+
+
+def state_of(base: Any, theirs: Any, mine: Any) -> str:
+    if not differ(theirs, mine):
+        return "same"
+    if not differ(base, mine):
+        return "theirs"
+    return "mine" if not differ(base, theirs) else "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A table with both edits in it, and the places where only a person can say which is meant."""
+
+    table: Document
+    conflicts: tuple[Place, ...]
+
+
+def merged(base: Document, theirs: Document, mine: Document, take: Mapping[str, str] | None = None) -> Merged:
+    """`theirs` with the edit base → mine on it. `take` says for conflicting places whose is meant: `mine` or `theirs`.
+
+    In the table, places of conflict stay as `theirs`.
+    """
+    routes, rules = by_id(theirs), theirs[RULES]
+    conflicts = []
+    for place in three_way(base, theirs, mine):
+        side = (take or {}).get(place.route) if place.state == "conflict" else place.state
+        if side is None:
+            conflicts.append(place)
+        elif side == "mine" and place.route == RULES:
+            rules = place.mine
+        elif side == "mine" and place.mine is None:
+            routes.pop(place.route, None)
+        elif side == "mine":
+            routes[place.route] = place.mine
+    return Merged({"routes": list(routes.values()), "fallback_rules": rules}, tuple(conflicts))

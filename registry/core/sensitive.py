@@ -1,0 +1,59 @@
+"""Which parts of a payload a JSON Schema marks with `x-reach-sensitive`: those are masked where calls are kept."""
+
+from collections.abc import Iterator
+from typing import Any
+
+MARK = "x-reach-sensitive"
+Path = tuple[str, ...]
+
+ONE_OF = ("allOf", "anyOf", "oneOf")
+BRANCHES = ("if", "then", "else", "not", "$ref", "$dynamicRef")
+WITHIN = ("additionalProperties", "unevaluatedProperties", "items", "contains", "propertyNames")
+"""What is marked within these has no name of its own: the whole value counts as marked."""
+
+
+def sensitive_paths(schema: Any) -> frozenset[Path]:
+    """The places that are marked, as paths through objects; `()` is the whole payload."""
+    return frozenset(marked(schema, schema, (), frozenset()))
+
+
+def marked(schema: Any, root: Any, path: Path, above: frozenset[int]) -> Iterator[Path]:
+    if not isinstance(schema, dict) or id(schema) in above:
+        return
+    if schema.get(MARK) is True:
+        yield path
+    above |= {id(schema)}
+    for key in ONE_OF:
+        for part in listed(schema.get(key)):
+            yield from marked(part, root, path, above)
+    for key in BRANCHES:
+        part = schema.get(key)
+        yield from marked(referred(part, root) if isinstance(part, str) else part, root, path, above)
+    for part in named(schema.get("dependentSchemas")).values():
+        yield from marked(part, root, path, above)
+    for name, part in named(schema.get("properties")).items():
+        yield from marked(part, root, (*path, name), above)
+    nameless = [schema.get(key) for key in WITHIN] + listed(schema.get("prefixItems"))
+    nameless += named(schema.get("patternProperties")).values()
+    for part in nameless:
+        if any(True for _ in marked(part, root, path, above)):
+            yield path
+
+
+def referred(pointer: str, root: Any) -> Any:
+    """What a reference within the document points at; None for any other."""
+    if not pointer.startswith("#"):
+        return None
+    found = root
+    for token in pointer[1:].split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def named(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,80 @@
+"""Tables as text for people and their editors: reading gives back what was written, mistakes come with their line."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from routing.core.edits import Document
+from routing.rules import StrictLoader, escaped
+
+ROUTE = re.compile(r"/routes/(\d+)(?:/|$)")
+
+
+class StrictDumper(yaml.SafeDumper):
+    """YAML that both readers understand alike: what either would take for a number, a date or a yes is quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        return super().increase_indent(flow, False)
+
+
+StrictDumper.yaml_implicit_resolvers = {
+    first: yaml.SafeDumper.yaml_implicit_resolvers.get(first, []) + StrictLoader.yaml_implicit_resolvers.get(first, [])
+    for first in yaml.SafeDumper.yaml_implicit_resolvers.keys() | StrictLoader.yaml_implicit_resolvers.keys()
+}
+
+
+def dump_text(document: Document) -> str:
+    """A table as YAML, in the order in which it is written."""
+    shown = {"routes": document["routes"]}
+    if document["fallback_rules"]:
+        shown["fallback_rules"] = document["fallback_rules"]
+    return yaml.dump(shown, Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def located(errors: Iterable[Mapping[str, str]], text: str, name: str) -> Iterator[str]:
+    """Each mistake as `file:line: route ID: place: message`, in the order of the file."""
+    lines, ids = places_of(text)
+    for line, error in sorted(((line_of(e["path"], lines), e) for e in errors), key=lambda item: item[0]):
+        found = ROUTE.match(error["path"])
+        route = ids.get(int(found[1])) if found else None
+        inside = error["path"][found.end() - 1 :].lstrip("/") if found else error["path"].lstrip("/")
+        words = [f"{name}:{line}", f"route {route}" if route else "", inside, error["message"]]
+        yield ": ".join(word for word in words if word)
+
+
+def line_of(path: str, lines: Mapping[str, int]) -> int:
+    """The line of a place, or of the nearest place around it that is in the text."""
+    while path and path not in lines:
+        path = path.rpartition("/")[0]
+    return lines.get(path, 1)
+
+
+def places_of(text: str) -> tuple[dict[str, int], dict[int, str]]:
+    """The line (from 1) of every place in a YAML text by its JSON pointer, and the ids of its routes by position."""
+    try:
+        root = yaml.compose(text, StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}, {}
+    lines: dict[str, int] = {}
+    ids: dict[int, str] = {}
+    for path, node, line in walk(root, "", 1):
+        lines[path] = line
+        parts = path.split("/")
+        if len(parts) == 4 and parts[1] == "routes" and parts[3] == "id" and isinstance(node, yaml.ScalarNode):
+            ids[int(parts[2])] = node.value
+    return lines, ids
+
+
+def walk(node: Any, path: str, line: int) -> Iterator[tuple[str, Any, int]]:
+    yield path, node, line
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from walk(value, f"{path}/{escaped(key.value)}", key.start_mark.line + 1)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from walk(item, f"{path}/{index}", item.start_mark.line + 1)
