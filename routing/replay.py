@@ -43,15 +43,15 @@ PIECE = 200
 TOLD_EVERY_S = 0.5
 """Progress is written so often at most."""
 COUNT = """
-SELECT (SELECT count(*) FROM (SELECT FROM calls WHERE id >= slice.since AND id < slice.before LIMIT %s) AS some)
+SELECT (SELECT count(*) FROM (SELECT FROM calls WHERE id >= slice.since AND id < slice.before LIMIT %s) AS counted)
 FROM unnest(%s::uuid[], %s::uuid[]) WITH ORDINALITY AS slice(since, before, place) ORDER BY slice.place
 """
 CHOOSE = """
-SELECT some.id FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[]) AS slice(since, before, passed) CROSS JOIN LATERAL (
+SELECT numbered.id FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[]) AS slice(since, before, passed), LATERAL (
     SELECT id, slice.passed + row_number() OVER (ORDER BY id) AS place FROM (
         SELECT id FROM calls WHERE id >= slice.since AND id < slice.before ORDER BY id LIMIT %s
-    ) AS first
-) AS some WHERE some.place %% %s = 0
+    ) AS oldest
+) AS numbered WHERE numbered.place %% %s = 0
 """
 FIELDS = (
     "id", "trace_id", "caller", "origin_caller", "capability", "accepted_at", "request", "labels", "idempotency_key",
@@ -166,11 +166,16 @@ def pieces(sample: Sample) -> Iterator[list[Journey]]:
         ids = sample.ids[start : start + PIECE]
         calls = Call.objects.filter(pk__in=ids, pk__gte=min(ids), pk__lte=max(ids), mirror_of=None)
         rows = calls.alias(size=size).filter(size__lte=settings.REACH_IMPACT_MAX_REQUEST_BYTES).values(*FIELDS)
-        yield [journey_of(row) for row in rows]
+        yield [journey for row in rows if (journey := journey_of(row)) is not None]
 
 
-def journey_of(row: dict[str, Any]) -> Journey:
-    return Journey(envelope_of(row), row["id"], row["trace_id"], row["origin_caller"], depth=row["depth"])
+def journey_of(row: dict[str, Any]) -> Journey | None:
+    """The call as it began; None where what is kept of it cannot be read, as another version may have left it."""
+    try:
+        envelope = envelope_of(row)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Journey(envelope, row["id"], row["trace_id"], row["origin_caller"], depth=row["depth"])
 
 
 def declared_words() -> tuple[dict[str, str], dict[str, Paths]]:

@@ -7,8 +7,9 @@ have there, so that thousands of routes for one capability cost little more than
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from receipts.core.envelope import CallEnvelope, digest_of
@@ -17,8 +18,8 @@ from registry.core.node import Health, Node, Offer, Schema
 from routing.core.advisories import is_reached, reachable_routes
 from routing.core.balancing import RateKey
 from routing.core.breaker import Shuts
-from routing.core.conditions import Check, Condition, Operator, Source, value_at
-from routing.core.implication import narrows
+from routing.core.conditions import Check, Condition, Operator, Source, is_number, value_at
+from routing.core.implication import finite_values, narrows
 from routing.core.matching import Kind, Route, RouteTable
 from routing.core.plan import AUTO, Attempt, Policy, Step, Stop, next_step
 from routing.core.pool import standing_refusal
@@ -149,10 +150,14 @@ class Shapes:
     """The different sets of conditions among the routes of one capability, a bit each."""
 
     def __init__(self, before: Sequence[Route], after: Sequence[Route], masked: Paths):
-        self.before, self.after, self.masked = before, after, masked
+        self.masked = masked
         self.bits: dict[Any, int] = {}
         self.asked: dict[Place, list[tuple[int, Condition]]] = defaultdict(list)
-        self.bit_of = {id(route): self.enter(route) for route in (*before, *after)}
+        self.of_bit: dict[int, tuple[list[tuple[int, Route]], list[tuple[int, Route]]]] = {}
+        """Bit → routes of either table with their place in it."""
+        for side, routes in enumerate((before, after)):
+            for rank, route in enumerate(routes):
+                self.of_bit.setdefault(self.enter(route), ([], []))[side].append((rank, route))
         self.all = (1 << len(self.bits)) - 1
         self.asked_at = {place: sum(1 << bit for bit, _ in asked) for place, asked in self.asked.items()}
         self.known: dict[tuple[Place, Any], int] = {}
@@ -196,8 +201,14 @@ class Shapes:
             known = self.known[key] = (self.all & ~self.asked_at[place]) | held
         return known
 
-    def within(self, routes: Iterable[Route], mask: int) -> tuple[Route, ...]:
-        return tuple(route for route in routes if mask >> self.bit_of[id(route)] & 1)
+    def within(self, side: int, mask: int) -> list[tuple[Route, int]]:
+        """The routes of one table (0: before, 1: after) whose shapes are in `mask`, in order, each with its bit."""
+        found = []
+        while mask:
+            bit = (mask & -mask).bit_length() - 1
+            mask &= mask - 1
+            found += [(rank, bit, route) for rank, route in self.of_bit[bit][side]]
+        return [(route, bit) for _rank, bit, route in sorted(found, key=itemgetter(0))]
 
 
 def check_key(check: Check) -> tuple[Any, ...]:
@@ -282,14 +293,15 @@ class Replay:
 
     def match(self, shapes: Shapes, possible: int, veiled: int) -> Matched:
         unknown = []
-        for routes in (shapes.before, shapes.after):
-            for route in shapes.within(routes, possible):
-                if not veiled >> shapes.bit_of[id(route)] & 1:
+        sure = [shapes.within(side, possible & ~veiled) for side in (0, 1)]
+        for side in (0, 1) if veiled else ():
+            for route, bit in shapes.within(side, possible):
+                if not veiled >> bit & 1:
                     break
                 unknown += [(route.id, c.key) for c in route.conditions if is_masked((c.source, c.path), shapes.masked)]
         if unknown:
             return Matched((), (), tuple(dict.fromkeys(unknown)))
-        before, after = (shapes.within(routes, possible & ~veiled) for routes in (shapes.before, shapes.after))
+        before, after = (tuple(route for route, _bit in routes) for routes in sure)
         return Matched(before, after, robbed=tuple(self.robbed(before, after)))
 
     def robbed(self, before: Sequence[Route], after: Sequence[Route]) -> Iterator[tuple[str, str]]:
@@ -581,26 +593,34 @@ def loads(before: Mapping[str, float], after: Mapping[str, float], what: str) ->
 
 def never_matching(table: RouteTable) -> dict[str, str]:
     """Routes that no call can come to, with the first route that takes all of theirs."""
-    exact: dict[str, list[tuple[int, Route, frozenset[Place]]]] = defaultdict(list)
-    wide: list[tuple[int, Route, frozenset[Place]]] = []
+    kept: dict[Any, list[tuple[int, Route, frozenset[Place]]]] = defaultdict(list)
     found: dict[str, str] = {}
     for position, route in enumerate(table.routes):
         if not route.enabled:
             continue
         places = frozenset((condition.source, condition.path) for condition in route.conditions)
-        pattern = route.capability
-        of_one = exact[pattern.text] if pattern is not None and pattern.kind is Kind.EXACT else None
-        above = [*wide, *of_one] if of_one is not None else wide
-        takers = [o for at, o, asked in sorted(above, key=first) if asked <= places and narrows(route, o)]
-        if takers:
-            found[route.id] = takers[0].id
+        name = route.capability.text if route.capability and route.capability.kind is Kind.EXACT else None
+        single = single_values(route)
+        keys = {(of_name, value) for of_name in (None, name) for value in (None, *single)}
+        above = sorted((entry for key in keys for entry in kept.get(key, ())), key=itemgetter(0))
+        taker = next((other for _at, other, asked in above if asked <= places and narrows(route, other)), None)
+        if taker is not None:
+            found[route.id] = taker.id
         elif not passes_on(route):  # what it takes whole is taken by whoever takes it, too
-            (wide if of_one is None else of_one).append((position, route, places))
+            kept[name, single[0] if single else None].append((position, route, places))
     return found
 
 
-def first(entry: tuple[int, Route, frozenset[Place]]) -> int:
-    return entry[0]
+def single_values(route: Route) -> list[Any]:
+    """Places where a route asks for one value and no other; whoever takes its calls asks there for that, or for more."""
+    found = []
+    for condition in route.conditions:
+        values = finite_values(condition.checks)
+        if values is not None and len(values) == 1:
+            (value,) = values
+            plain = float(value) if is_number(value) else value_key(value)
+            found.append((condition.source, condition.path, plain))
+    return found
 
 
 def newly_never_matching(before: RouteTable, after: RouteTable) -> dict[str, str]:

@@ -16,9 +16,10 @@ from registry.auth import Key
 from registry.core.node import AdminState, Health
 from registry.models import Node, NodeLease
 from registry.serializers import NodeBody
-from routing import review
+from routing import replay, review
 from routing.core.advisories import Kind
 from routing.core.pool import WHY_SPARED
+from routing.core.tables import Tables
 from routing.models import Advisory
 
 SUMMARY = {
@@ -115,6 +116,7 @@ CONDITIONS = ("no_available_node", "circuit_open", "rate_limited", "timeout", "e
 def publish(author: User, approver: User, **proposal: Any) -> None:
     change = review.propose(author=author, **proposal)
     review.submit(change.pk, by=author)
+    replay.analyse(change, Tables(1, [], frozenset()))
     review.approve(change.pk, by=approver, comment="fine")
     review.publish(change.pk, by=author)
 

@@ -8,7 +8,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from registry import services
-from routing import review
+from routing import replay, review
+from routing.core.tables import Tables
+from routing.models import RouteChange
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,21 @@ def api_of(user: User) -> Api:
 
 
 def a_rule(route_id: str, **more: Any) -> dict[str, Any]:
-    return {"id": route_id, "match": {"capability": "file_summary"}, "strategy": {"type": "least_loaded"}, **more}
+    """A route that takes no call from any other."""
+    match = {"capability": "file_summary", "labels.for": route_id}
+    return {"id": route_id, "match": match, "strategy": {"type": "least_loaded"}, **more}
+
+
+def analysed(change_id: int, tables: Tables | None = None) -> None:
+    """What a worker does for a change, with nobody registered unless `tables` say otherwise."""
+    replay.analyse(RouteChange.objects.get(pk=change_id), tables or Tables(1, [], frozenset()))
 
 
 def approved(author: User, approver: User, *, base_revision: int, **proposal: Any) -> int:
     """The id of a change that waits only to be published."""
     change = review.propose(author=author, title="a change", base_revision=base_revision, **proposal)
     review.submit(change.pk, by=author)
+    analysed(change.pk)
     review.approve(change.pk, by=approver)
     return change.pk
 

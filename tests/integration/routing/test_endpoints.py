@@ -1,7 +1,7 @@
 import pytest
 
 from registry import changes, services
-from tests.integration.routing.people import Api, a_rule, api_of, published
+from tests.integration.routing.people import Api, a_rule, analysed, api_of, published
 
 
 def a_proposal(**more):
@@ -29,6 +29,7 @@ def test_a_change_from_draft_to_published(author, approver):
     assert (status, problem["code"]) == (403, "forbidden")
     status, problem = by_author.post(f"{here}/publish")
     assert (status, problem["code"]) == (409, "conflict")
+    analysed(change["id"])
     status, change = by_approver.post(f"{here}/approve", {"comment": "seen"})
     assert (status, change["status"]) == (200, "approved")
     (approval,) = change["approvals"]
@@ -60,6 +61,7 @@ def test_publishing_waits_until_this_process_follows(author, approver, monkeypat
     api = api_of(author)
     _, change = api.post("route-changes", a_proposal())
     api.post(f"route-changes/{change['id']}/submit")
+    analysed(change["id"])
     api_of(approver).post(f"route-changes/{change['id']}/approve")
     assert followed == []
     api.post(f"route-changes/{change['id']}/publish")
@@ -70,6 +72,7 @@ def test_a_moved_base_is_409(author, approver):
     api = api_of(author)
     _, change = api.post("route-changes", a_proposal())
     api.post(f"route-changes/{change['id']}/submit")
+    analysed(change["id"])
     api_of(approver).post(f"route-changes/{change['id']}/approve")
     published(author, approver, base_revision=0, routes=[a_rule("b")])
     status, problem = api.post(f"route-changes/{change['id']}/publish")
@@ -82,6 +85,7 @@ def test_an_edit_is_the_authors(author, colleague, approver):
     _, change = api.post("route-changes", a_proposal())
     here = f"route-changes/{change['id']}"
     api.post(f"{here}/submit")
+    analysed(change["id"])
     api_of(approver).post(f"{here}/approve")
     assert api_of(colleague).patch(here, {"title": "x"})[0] == 403
     status, edited = api.patch(here, {"routes": [a_rule("b")], "title": "better"})
@@ -194,7 +198,7 @@ def test_what_is_not_there_is_404(author, path):
     assert (status, problem["code"]) == (404, "not_found")
 
 
-@pytest.mark.parametrize("verb", ["rebase", "impact", "explode"])
+@pytest.mark.parametrize("verb", ["analyse", "explode"])
 def test_moves_that_do_not_exist_are_404(author, verb):
     api = api_of(author)
     _, change = api.post("route-changes", a_proposal())

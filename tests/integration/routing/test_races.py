@@ -13,7 +13,7 @@ from routing import review
 from routing.core.review import Status
 from routing.errors import IllegalMove, StaleBase
 from routing.models import Approval, RouteChange, TableRevision
-from tests.integration.routing.people import a_rule, approved
+from tests.integration.routing.people import a_rule, analysed, approved
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,6 +67,7 @@ def test_an_edit_and_a_publish_at_once_never_publish_what_nobody_approved(_round
 def test_of_two_approvals_one_stands(author, approver):
     change = review.propose(author=author, title="t", base_revision=0, routes=[a_rule("a")])
     review.submit(change.pk, by=author)
+    analysed(change.pk)
     raised = at_once(*[lambda: review.approve(change.pk, by=approver)] * 2)
     assert [type(exc) for exc in raised if exc] == [IllegalMove]
     assert Approval.objects.count() == 1

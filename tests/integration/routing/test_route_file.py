@@ -9,7 +9,7 @@ from routing.core.review import Status
 from routing.models import RouteChange
 from routing.querysets import live_number, table_of
 from routing.route_file import sync_route_file
-from tests.integration.routing.people import a_rule, published
+from tests.integration.routing.people import a_rule, analysed, published
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 A = "routes:\n  - {id: a, match: {capability: file_summary}, strategy: {type: least_loaded}}\n"
@@ -44,6 +44,7 @@ def test_an_edit_is_a_change_in_review(file, approver, colleague):
     assert (change.status, change.author.username, live_number()) == (Status.IN_REVIEW, "route-file", 1)
     assert not change.author.is_active
     assert not change.author.has_usable_password()
+    analysed(change.pk)
     review.approve(change.pk, by=approver)
     review.publish(change.pk, by=colleague)
     assert [route["id"] for route in table_of(2)["routes"]] == ["b"]

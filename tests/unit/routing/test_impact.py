@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from receipts.core.journey import Journey
 from registry.core.node import Health, Node
-from routing.core.impact import IDLE, Replay, never_matching
-from routing.core.matching import RouteTable
+from routing.core.impact import IDLE, Replay, never_matching, passes_on
+from routing.core.implication import narrows
+from routing.core.matching import Route, RouteTable
 from routing.core.plan import Policy, next_step
 from routing.core.tables import Tables
 from routing.rules import build_table
@@ -336,3 +337,19 @@ def test_the_verdict_is_that_of_dispatching(old, new, envelopes, chance):
             if chosen is not None:
                 assert chosen.node.service_id in {taker.service for taker in verdict.takers}
                 assert sum(taker.share for taker in verdict.takers) == pytest.approx(1)
+
+
+@given(TABLES)
+def test_never_matching_is_found_as_by_comparing_each_with_all_above(rules):
+    table = a_table(*rules)
+    expected: dict[str, str] = {}
+    above: list[Route] = []
+    for route in table.routes:
+        if not route.enabled:
+            continue
+        taker = next((other for other in above if narrows(route, other)), None)
+        if taker is not None:
+            expected[route.id] = taker.id
+        elif not passes_on(route):
+            above.append(route)
+    assert never_matching(table) == expected
