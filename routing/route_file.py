@@ -7,7 +7,6 @@ import hashlib
 import logging
 from pathlib import Path
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
@@ -20,7 +19,9 @@ from routing.core.review import MOVES, Move, Status
 from routing.models import RouteChange
 from routing.querysets import live_number, table_of
 from routing.review import carry, draft, hold_publish_lock, record_revision
-from routing.rules import load_text, parse_document
+from routing.route_text import located
+from routing.rules import load_text
+from routing.sense import check_table
 
 AUTHOR = "route-file"
 READ = "route_file.read"
@@ -39,20 +40,24 @@ def sync_route_file(path: str | Path) -> str:
     except OSError as exc:
         return refused(path, sha256(str(exc).encode()), f"cannot be read: {exc.strerror}")
     except InvalidRequest as exc:
-        places = "; ".join(f"{error['path'] or 'the file'}: {error['message']}" for error in exc.errors) or str(exc)
-        return refused(path, sha256(content), places)
+        return refused(path, sha256(content), "; ".join(problems_of(exc, content, path.name)))
     return "" if document is None else taken(path, sha256(content), document)
 
 
 def read_table(content: bytes, name: str) -> Document:
-    """The table in a file's bytes, checked. Raises InvalidRequest."""
+    """The table in a file's bytes, checked; what reads as in the live one is left alone. Raises InvalidRequest."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise InvalidRequest(f"{name}: not UTF-8: {exc.reason} at byte {exc.start}") from exc
     document = load_text(text, name)
-    parse_document(document, max_routes=settings.REACH_MAX_ROUTES)
+    check_table(document, table_of(live_number()))
     return {"routes": document["routes"], "fallback_rules": document.get("fallback_rules") or []}
+
+
+def problems_of(exc: InvalidRequest, content: bytes, name: str) -> list[str]:
+    """What is wrong with a file, each mistake with its file, line and route id."""
+    return list(located(exc.errors, content.decode("utf-8-sig", "replace"), name)) or [str(exc)]
 
 
 @transaction.atomic

@@ -28,12 +28,27 @@ StrictDumper.yaml_implicit_resolvers = {
 }
 
 
+BREAKS = re.compile("[\n\r\x85\u2028\u2029\ufeff]")
+"""What YAML takes for the end of a line, or for a mark, where it is not escaped."""
+
+
+def represent_text(dumper: StrictDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if BREAKS.search(text) else None)
+
+
+StrictDumper.add_representer(str, represent_text)
+
+
 def dump_text(document: Document) -> str:
     """A table as YAML, in the order in which it is written."""
     shown = {"routes": document["routes"]}
     if document["fallback_rules"]:
         shown["fallback_rules"] = document["fallback_rules"]
-    return yaml.dump(shown, Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml_of(shown)
+
+
+def yaml_of(value: Any) -> str:
+    return yaml.dump(value, Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def located(errors: Iterable[Mapping[str, str]], text: str, name: str) -> Iterator[str]:

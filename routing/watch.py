@@ -20,6 +20,7 @@ from registry.errors import Conflict
 from routing import review
 from routing.core.plan import AUTO
 from routing.core.watch import NONE, Fared, Thresholds, Verdict, WatchStatus, judge
+from routing.errors import NotAllowed
 from routing.models import RouteChange, Watch
 from routing.querysets import live_number
 
@@ -103,7 +104,7 @@ def take_back(change: RouteChange, verdict: Verdict) -> None:
             undone = review.restore(change.pk, why=f"taken back by itself: {verdict.why}").change
             Watch.objects.filter(pk=change.pk).update(status=WatchStatus.REVERTED)
         log.warning("route change %s was taken back by route change %s", change.pk, undone.pk)
-    except Conflict as exc:
+    except (Conflict, NotAllowed) as exc:
         Watch.objects.filter(pk=change.pk).update(told=f"{verdict.why}; it could not be taken back: {exc}")
         log.error("route change %s could not be taken back: %s", change.pk, exc)
 

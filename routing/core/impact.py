@@ -612,7 +612,7 @@ def never_matching(table: RouteTable) -> dict[str, str]:
 
 
 def single_values(route: Route) -> list[Any]:
-    """Places where a route asks for one value and no other; whoever takes its calls asks there for that, or for more."""
+    """Places where a route asks for one value and no other; whoever takes its calls asks there for that, or more."""
     found = []
     for condition in route.conditions:
         values = finite_values(condition.checks)

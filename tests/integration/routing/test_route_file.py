@@ -98,7 +98,10 @@ def test_the_file_does_not_undo_what_people_published(file, author, approver):
     [
         (b"routes: [", "line 1"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"routes:\n  - {id: a, match: {}, strategy: {type: sticky}}", "/routes/0/strategy/key"),
+        (
+            b"routes:\n  - {id: a, match: {}, strategy: {type: sticky}}",
+            "routes.yaml:2: route a: strategy/key: is required",
+        ),
         (b"", "must be an object"),
         (None, "cannot be read"),
     ],
