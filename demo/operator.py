@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass, field
@@ -83,8 +84,17 @@ class Operator:
         }
         path = f"route-changes/{self.ask('POST', 'route-changes', change, key=author)['id']}"
         self.ask("POST", f"{path}/submit", {}, key=author)
+        self.wait_for_impact(path)
         self.ask("POST", f"{path}/approve", {"comment": "as discussed"}, key=approver)
         return int(self.ask("POST", f"{path}/publish", {}, key=author)["published_revision"])
+
+    def wait_for_impact(self, change: str) -> None:
+        """Until it is known what a change would do: nobody may approve before. Raises TimeoutError."""
+        for _look in range(120):
+            if self.ask("GET", f"{change}/impact")["status"] == "ready":
+                return
+            time.sleep(0.5)
+        raise TimeoutError(f"the impact of {change} was not analysed within a minute")
 
     def unready(self, wanted: set[tuple[str, str]]) -> set[tuple[str, str]]:
         """Those of the wanted nodes that cannot be sent anything yet."""

@@ -239,6 +239,8 @@ class Sample:
         title = "Reports to the quickest, the rest by weight"
         change = await self.ask("POST", "route-changes", title=title, base_revision=0, routes=routes)
         await self.ask("POST", f"route-changes/{change['id']}/submit")
+        while (await self.ask("GET", f"route-changes/{change['id']}/impact"))["status"] != "ready":
+            await asyncio.sleep(0.2)
         await self.ask("POST", f"route-changes/{change['id']}/approve", key=self.colleague_key, comment="Looks right")
         await self.ask("POST", f"route-changes/{change['id']}/publish")
         more = [{"op": "put", **routes[1], "priority": 60}, {"op": "delete", "id": "queries_of_the_night"}]

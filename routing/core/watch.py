@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-Z = 1.96
-"""Standard deviations: the error share counts from where it lies with 97.5 % certainty."""
+Z = 3.29
+"""Standard deviations: a share counts from where it lies with 99.95 % certainty. It is looked at again and again."""
 
 
 class WatchStatus(StrEnum):
@@ -73,7 +73,8 @@ def judge(
 ) -> Verdict:
     """Compare all calls of the change, then those of each service: one in trouble may have a small part of the calls.
 
-    A service is held against itself where it had such calls before, else against all of them.
+    A service is held against itself where it had such calls before, else against all of them. A quarter of `min_calls`
+    will do for it: after five failures in a row its breaker lets no more through.
     """
     groups = [("calls on the changed routes", before, after)]
     for service, fared in sorted(services_after.items()):
@@ -81,7 +82,7 @@ def judge(
         groups.append((f"calls at {service}", own if own.calls >= thresholds.min_calls else before, fared))
     enough = after.calls >= thresholds.min_calls
     for who, old, new in groups:
-        needed = thresholds.min_calls if who == groups[0][0] else thresholds.min_calls / 2
+        needed = thresholds.min_calls if who == groups[0][0] else thresholds.min_calls / 4
         if new.calls < needed:
             continue
         enough = True

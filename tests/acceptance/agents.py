@@ -146,6 +146,12 @@ def publish(reach: Instance, approver_key: str, **proposal: Any) -> int:
     assert change.status == 201, change.body
     path = f"/api/v1/route-changes/{change.json['id']}"
     for move, key in (("submit", reach.key), ("approve", approver_key), ("publish", reach.key)):
-        moved = reach.request("POST", f"{path}/{move}", {}, key=key)
+        if move == "approve":
+            wait_until(lambda: impact_of(reach, change.json["id"])["status"] == "ready", "its impact is known")
+        moved = reach.request("POST", f"{path}/{move}", {"acknowledge": True} if move == "approve" else {}, key=key)
         assert moved.status == 200, moved.body
     return moved.json["published_revision"]
+
+
+def impact_of(reach: Instance, change_id: int) -> dict[str, Any]:
+    return reach.request("GET", f"/api/v1/route-changes/{change_id}/impact", key=reach.key).json

@@ -17,7 +17,7 @@ def verdict(before, after, *, services_before=None, services_after=None):
         pytest.param(Fared(40, 12), True, id="thirty of a hundred fail"),
         pytest.param(Fared(20, 2), False, id="two of twenty may be chance"),
         pytest.param(Fared(1000, 60), False, id="five points more, just"),
-        pytest.param(Fared(1000, 90), True, id="nine of a hundred, for certain"),
+        pytest.param(Fared(1000, 100), True, id="ten of a hundred, for certain"),
         pytest.param(Fared(1000, 0, 400.0), True, id="four times as slow"),
         pytest.param(Fared(1000, 0, 190.0), False, id="less than twice as slow"),
         pytest.param(Fared(19, 0, 900.0), False, id="a few slow calls"),
@@ -41,6 +41,11 @@ def test_a_service_with_a_small_part_of_the_calls_is_seen():
     assert found.why == "100% of 12 calls at bad fail or need a retry, before 1%"
 
 
+def test_a_service_whose_breaker_opened_after_five_failures_is_seen():
+    assert verdict(FINE, Fared(500, 5), services_after={"bad": Fared(5, 5)}).why
+    assert not verdict(FINE, Fared(500, 1), services_after={"bad": Fared(5, 1)}).why
+
+
 def test_a_service_is_held_against_itself():
     own = {"bad": Fared(50, 50)}
     assert not verdict(FINE, Fared(2000, 12), services_before=own, services_after={"bad": Fared(12, 12)}).why
@@ -54,5 +59,5 @@ def test_without_calls_there_is_nothing_to_say():
 
 def test_the_least_share():
     assert low_bound(0, 0) == 0
-    assert low_bound(10, 10) == pytest.approx(0.7225, abs=1e-3)
+    assert low_bound(10, 10) == pytest.approx(0.480, abs=1e-3)
     assert low_bound(0, 50) == pytest.approx(0, abs=1e-9)
