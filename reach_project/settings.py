@@ -489,7 +489,7 @@ REACH_WATCH_SAMPLE = limit(
     "REACH_WATCH_SAMPLE", 20_000, "calls", "the newest ended ones, read at each look; bounds the work of the database"
 )
 REACH_WATCH_MIN_CALLS = limit(
-    "REACH_WATCH_MIN_CALLS", 20, "calls", "fewer say nothing; of one service a quarter will do: its breaker lets few through"
+    "REACH_WATCH_MIN_CALLS", 20, "calls", "fewer say nothing; a quarter of one service, whose breaker lets few through"
 )
 REACH_WATCH_WORSE_BY = limit(
     "REACH_WATCH_WORSE_BY", 0.05, "0 to 1", "so much more of the calls fails or is retried, for certain: worse"
