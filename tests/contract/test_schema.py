@@ -32,7 +32,8 @@ PATHS = {
     "/api/v1/route-changes": {"get", "post"},
     "/api/v1/route-changes/{change_id}": {"get", "patch"},
     **{f"/api/v1/route-changes/{{change_id}}/{move}": {"post"}
-       for move in ("submit", "approve", "reject", "withdraw", "publish", "revert")},
+       for move in ("submit", "approve", "reject", "withdraw", "publish", "rebase", "revert", "comment")},
+    "/api/v1/route-changes/{change_id}/impact": {"get"},
 }  # fmt: skip
 
 
