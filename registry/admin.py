@@ -802,7 +802,7 @@ def detail_words(detail: Any, shown: int = 120) -> str:
     """An audit row's facts in one line."""
     if not isinstance(detail, dict):
         return str(detail)
-    told = {name: in_words(value) for name, value in detail.items() if name != "digest"}
+    told = {name: in_words(value) for name, value in detail.items() if not name.endswith("digest")}
     text = ", ".join(f"{name} = {value}" for name, value in told.items() if value)
     return text if len(text) <= shown else text[: shown - 1] + "…"
 
