@@ -215,7 +215,7 @@ def approved(change_id: int, *, by: User, comment: str, acknowledge: bool, diges
     Approval.objects.create(change=change, approver=by, comment=comment, digest=content, impact_digest=seen.digest)
     status = after_approval(Status(change.status), standing=standing.count(), needed=needed(change, seen))
     settle(change, status)
-    facts = {"digest": content, "impact_digest": seen.digest}
+    facts: dict[str, Any] = {"digest": content, "impact_digest": seen.digest}
     if shadowed:
         facts["acknowledged"] = sorted({one["route"] for one in shadowed})
     audit(by, Move.APPROVE, change, comment=comment, **facts)

@@ -147,11 +147,17 @@ def publish(reach: Instance, approver_key: str, **proposal: Any) -> int:
     path = f"/api/v1/route-changes/{change.json['id']}"
     for move, key in (("submit", reach.key), ("approve", approver_key), ("publish", reach.key)):
         if move == "approve":
-            wait_until(lambda: impact_of(reach, change.json["id"])["status"] == "ready", "its impact is known")
+            wait_for_impact(reach, path)
         moved = reach.request("POST", f"{path}/{move}", {"acknowledge": True} if move == "approve" else {}, key=key)
         assert moved.status == 200, moved.body
     return moved.json["published_revision"]
 
 
-def impact_of(reach: Instance, change_id: int) -> dict[str, Any]:
-    return reach.request("GET", f"/api/v1/route-changes/{change_id}/impact", key=reach.key).json
+def wait_for_impact(reach: Instance, change: str) -> dict[str, Any]:
+    """The impact of the change at this path, once a worker has analysed it."""
+
+    def known() -> dict[str, Any] | None:
+        impact = reach.request("GET", f"{change}/impact", key=reach.key).json
+        return impact if impact["status"] == "ready" else None
+
+    return wait_until(known, "the impact is known")

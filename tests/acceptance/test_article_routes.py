@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acceptance.agents import Agent, NewAgent, dispatch, publish
+from tests.acceptance.agents import Agent, NewAgent, dispatch, publish, wait_for_impact
 from tests.acceptance.instance import Instance
 from tests.acceptance.test_errors import leaves_a_call, problem_of
 from tests.factories import SUMMARY_INPUT, SUMMARY_OUTPUT
@@ -117,6 +117,7 @@ def test_the_author_may_not_approve(reach: Instance, colleague_key: str) -> None
     path = proposed(reach, live)
     assert reach.request("POST", f"{path}/submit", {}, key=reach.key).status == 200
     problem_of(reach.request("POST", f"{path}/approve", {}, key=reach.key), 403, "forbidden")
+    wait_for_impact(reach, path)
     assert reach.request("POST", f"{path}/approve", {}, key=colleague_key).json["status"] == "approved"
     assert reach.request("POST", f"{path}/withdraw", {}, key=reach.key).json["status"] == "withdrawn"
 
@@ -124,7 +125,8 @@ def test_the_author_may_not_approve(reach: Instance, colleague_key: str) -> None
 def test_publishing_on_a_moved_base_is_a_conflict(reach: Instance, colleague_key: str) -> None:
     live = reach.request("GET", "/api/v1/routes", key=reach.key).json["revision"]
     path = proposed(reach, live)
-    for move, key in (("submit", reach.key), ("approve", colleague_key)):
-        assert reach.request("POST", f"{path}/{move}", {}, key=key).status == 200
+    assert reach.request("POST", f"{path}/submit", {}, key=reach.key).status == 200
+    wait_for_impact(reach, path)
+    assert reach.request("POST", f"{path}/approve", {}, key=colleague_key).status == 200
     publish(reach, colleague_key, routes=[])
     problem_of(reach.request("POST", f"{path}/publish", {}, key=reach.key), 409, "conflict")

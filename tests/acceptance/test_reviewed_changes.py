@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.acceptance.agents import Agent, NewAgent, call_of, impact_of, publish, receipts_of
+from tests.acceptance.agents import Agent, NewAgent, call_of, publish, receipts_of, wait_for_impact
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.kinds import Reach
 from tests.fakes import fails
@@ -113,9 +113,7 @@ def test_the_impact_is_that_of_the_calls_that_were_made(reach: Reach, new_agent:
     }
     change = reach.request("POST", "/api/v1/route-changes", body, key=reach.key).json
 
-    found = wait_until(
-        lambda: (known := impact_of(reach, change["id"]))["status"] == "ready" and known, "the impact is known"
-    )
+    found = wait_for_impact(reach, f"/api/v1/route-changes/{change['id']}")
     assert found["moved"]["by_route"] == [{"from": "everything", "to": "reports", "calls": 5}]
     assert found["moved"]["by_service"] == [{"from": one.service_id, "to": two.service_id, "calls": 5}]
     assert found["shadowed_routes"] == []
