@@ -183,7 +183,10 @@ def kinds() -> list[Kind]:
         Kind(
             "routes",
             _("Route table revisions and changes"),
-            ("routing_tablerevision", "routing_route", "routing_routechange", "routing_approval"),
+            (
+                *("routing_tablerevision", "routing_route", "routing_routechange", "routing_approval"),
+                *("routing_impact", "routing_watch"),
+            ),
             note=_("grow by people's work only"),
         ),
         *(kind() for kind in more_kinds),
