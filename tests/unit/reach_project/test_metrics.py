@@ -124,6 +124,7 @@ def test_nothing_that_strangers_choose_becomes_a_label() -> None:
     assert len(values["reach_capability_ready_nodes", "capability"]) == AT_MOST + 1
     assert {label for family, label in values if family.startswith("reach_")} == {
         "capability", "status", "code", "service_id", "ended", "le", "version", "role", "python", "django", "part",
+        "kind",
     }  # fmt: skip
     assert samples(counted, "reach_calls_total")[OTHER, "unknown_capability", "failed"] == 10_000
     assert len(text) < 200_000
