@@ -184,8 +184,7 @@ DATABASES["default"] |= {
     "ENGINE": "django.db.backends.postgresql",
     "CONN_HEALTH_CHECKS": True,  # a pooled session that died with its server is not handed out
     "OPTIONS": DATABASES["default"].get("OPTIONS", {})
-    # reconnect_timeout: see registry.database.POOL_BACKOFF_S
-    | {"pool": {"min_size": 0, "max_size": REACH_DATABASE_POOL, "timeout": 10, "reconnect_timeout": 1}},
+    | {"pool": {"min_size": 0, "max_size": REACH_DATABASE_POOL, "timeout": 10}},
 }
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},

@@ -22,7 +22,6 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from receipts.prepared import Prepared
 from receipts.rows import CallRow, KeyRow, MoveRow, ReceiptRow, columns, json_of
-from registry.database import POOL_BACKOFF_S
 from registry.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -342,7 +341,6 @@ class Journal:
             max_size=2,
             open=False,
             timeout=5,
-            reconnect_timeout=POOL_BACKOFF_S,
             kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "reach read"},
         )
         self.followers: dict[str, list[Callable[[], None]]] = {}

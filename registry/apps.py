@@ -6,3 +6,8 @@ class RegistryConfig(AppConfig):
     name = "registry"
     verbose_name = _("Registry")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from registry.database import let_pools_try_steadily
+
+        let_pools_try_steadily()

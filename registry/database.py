@@ -3,13 +3,19 @@
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
-
-POOL_BACKOFF_S = 1.0
-"""How long (s) a pool goes on trying to connect by itself, resting ever longer; then whoever asks makes it try at once.
-Its own 300 s would mean that after a minute's absence of the database a pool looks for it a minute later."""
+from psycopg_pool.base import AttemptWithBackoff
 
 LIBPQ_KNOWS = {option.keyword.decode() for option in Conninfo.get_defaults()}
 """Every option that DATABASE_URL may name: certificates, keepalives, time-outs."""
+
+
+def let_pools_try_steadily() -> None:
+    """Have the pools of this process look for a database that is away once a second.
+
+    Left alone they rest twice as long each time: after a minute they come up to a minute late, which no lease of
+    seconds survives. There is no option for it; with a short `reconnect_timeout` those who wait may wait in vain.
+    """
+    AttemptWithBackoff.DELAY_BACKOFF = 1.0
 
 
 def conninfo(application_name: str) -> str:
