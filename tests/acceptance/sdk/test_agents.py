@@ -380,6 +380,14 @@ def test_the_command_line_tells_success_by_its_status(reach: Instance, spawn: Sp
     assert (good.returncode, json.loads(good.stdout)) == (0, {"rows": 1})
     unfit = run("call", "data_query", "{}")
     assert unfit.returncode == 1 and unfit.stdout == "" and "/payload/sql: is required" in unfit.stderr
+    for status, returncode, last in (("succeeded", 0, "succeeded"), ("rejected", 1, "rejected")):
+        query = f"capability=data_query&status={status}"
+        [call] = reach.request("GET", f"/api/v1/calls?{query}&limit=1", key=reach.key).json["results"]
+        followed = run("follow", call["call_id"])
+        assert followed.returncode == returncode and last in followed.stdout.splitlines()[-1]
+        assert "accepted" in followed.stdout.splitlines()[0]
+        assert "accepted" not in run("follow", call["call_id"], "--after", "1").stdout
+    assert run("follow", call["trace_id"]).returncode == 1
     assert run("explain", "data_query", "{}").returncode == 1
     assert "ready" in run("nodes").stdout
     assert run("doctor").returncode == 0
