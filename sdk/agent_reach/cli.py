@@ -97,7 +97,6 @@ def call(
     idempotency_key: Key = None,
     tag: Tags = None,
     urgency: HowSoon = "normal",
-    follow: Annotated[bool, typer.Option("--follow", help="show on stderr what happens to it meanwhile")] = False,
 ) -> None:
     """Have a task done; its output on stdout, who did it on stderr."""
     options: CallOptions = {
@@ -107,15 +106,7 @@ def call(
         "urgency": urgency,
     }
     with reach() as client:
-        if follow:
-            call_id = client.submit(capability, read_payload(payload), **options)
-            show_receipts(client, call_id, errors)
-            result = client.wait(call_id)
-            if result.error is not None:
-                facts = {"call_id": result.call_id, "trace_id": result.trace_id}
-                raise _wire.problem(None, {**facts, **result.error})
-        else:
-            result = client.dispatch(capability, read_payload(payload), **options)
+        result = client.dispatch(capability, read_payload(payload), **options)
     console.print_json(json.dumps(result.output, ensure_ascii=False))
     told = f"{result.service_id}/{result.node_id} in {result.duration_ms} ms, attempt {result.attempts}"
     errors.print(f"[green]succeeded[/] by {told}, call {result.call_id}, trace {result.trace_id}")
