@@ -36,8 +36,13 @@ GROUP_BYTES = 8 * 1024 * 1024
 CALL_COLUMNS = (
     "id, trace_id, parent_call_id, depth, caller, origin_caller, capability, status, route_id, table_revision,"
     " service_id, node_id, attempts, seq, accepted_at, first_forwarded_at, ended_at, deadline, idempotent, request,"
-    " request_digest, payload_digest, error, labels, idempotency_key, session_id, mirror_of, owner, epoch, step"
+    " request_digest, payload_digest, error, labels, idempotency_key, session_id, mirror_of, async_rank, callback_url,"
+    " redispatch_of, owner, epoch, step"
 )
+DUE = "reach_due"
+"""The channel of what is due: calls that wait for an engine (no payload), callbacks (`callbacks`)."""
+NOBODY = UUID(int=0)
+"""The owner of a call that waits for an engine."""
 
 
 def moment(column: str) -> str:
@@ -57,16 +62,21 @@ WITH taken AS (
     SELECT id, trace_id, parent_call_id, coalesce(depth, 0), caller, origin_caller, capability, status, route_id,
         table_revision, service_id, node_id, coalesce(attempts, 0), coalesce(seq, 0), {moment("accepted_ms")},
         {moment("first_forwarded_ms")}, {moment("ended_ms")}, {moment("deadline_ms")}, coalesce(idempotent, false),
-        request, request_digest, payload_digest, error, labels, idempotency_key, session_id, mirror_of, owner, 1, 0
+        request, request_digest, payload_digest, error, labels, idempotency_key, session_id, mirror_of, async_rank,
+        callback_url, redispatch_of, owner, 1, 0
     FROM json_to_recordset($2::json) AS c({columns(CallRow)})
     WHERE keyed IS NOT TRUE OR id IN (SELECT call_id FROM taken)
-    RETURNING id
+    RETURNING id, capability, async_rank, deadline, ended_at
+), queued AS (
+    INSERT INTO waiting_calls (call_id, capability, async_rank, due_at, deadline)
+    SELECT id, capability, async_rank, now(), deadline FROM new WHERE async_rank IS NOT NULL AND ended_at IS NULL
+    RETURNING call_id
 ), written AS (
     INSERT INTO receipts (call_id, seq, kind, attempt, service_id, node_id, at, detail)
     SELECT call_id, n, kind, attempt, service_id, node_id, {moment("at_ms")}, detail
     FROM json_to_recordset($3::json) AS r({columns(ReceiptRow)}) WHERE call_id IN (SELECT id FROM new)
 )
-SELECT id FROM new
+SELECT id, (SELECT count(pg_notify('{DUE}', '')) FROM queued) FROM new
 """
 
 MOVE = f"""
@@ -310,8 +320,9 @@ class Journal:
         answer_s: float,
         lease_s: float,
         key_ttl_s: float,
+        hears_due: bool = False,
     ):
-        self.conninfo, self.owner = conninfo, owner
+        self.conninfo, self.owner, self.hears_due = conninfo, owner, hears_due
         self.retry_s, self.lease_s, self.key_ttl_s = retry_s, lease_s, key_ttl_s
         self.new_calls: Lane[CallRow] = Lane(
             "journal accept",
@@ -346,6 +357,8 @@ class Journal:
         self.followers: dict[str, list[Callable[[], None]]] = {}
         self.heard: list[Callable[[Iterable[str]], None]] = []
         """Told of calls that have moved, by a write of this process or as another one says."""
+        self.when_due: list[Callable[[str], None]] = []
+        """Told of what is due, by the payload of `DUE`, where this process hears of it."""
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -411,7 +424,7 @@ class Journal:
             json_of([item.row for item in written]),
             json_of([receipt for item in written for receipt in item.receipts]),
         )
-        new = {call_id for (call_id,) in rows}
+        new = {row[0] for row in rows}
         for item in group:
             if not item.written.done():
                 item.written.set_result(item.row.id in new)
@@ -473,11 +486,11 @@ class Journal:
 
     # --- Reading, leases, waking -------------------------------------------------------------------------------------
 
-    async def read(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+    async def read(self, sql: str, *parameters: Any, **named: Any) -> list[dict[str, Any]]:
         """Rows of one statement on a connection apart from the lanes. Raises Unavailable when the database is away."""
         try:
             async with self.reader.connection() as connection:
-                result = await connection.execute(sql, parameters)
+                result = await connection.execute(sql, named or parameters)
                 rows: list[dict[str, Any]] = await result.fetchall() if result.description else []
                 return rows
         except (psycopg.OperationalError, PoolTimeout) as exc:
@@ -505,8 +518,14 @@ class Journal:
             try:
                 async with await connect(self.conninfo, "reach listen") as connection:
                     await connection.execute(f"LISTEN reach_{self.owner.hex}")
+                    if self.hears_due:
+                        await connection.execute(f"LISTEN {DUE}")
                     async for notice in connection.notifies():
-                        self.wake(notice.payload)
+                        if notice.channel != DUE:
+                            self.wake(notice.payload)
+                            continue
+                        for told in self.when_due:
+                            told(notice.payload)
             except psycopg.OperationalError:
                 await asyncio.sleep(self.retry_s)
 
@@ -541,7 +560,8 @@ END_DOUBTFUL = """
 WITH ended AS (
     UPDATE calls SET status = 'rejected', ended_at = now(), seq = seq + 1, step = step + 1,
         error = '{"code":"unavailable","detail":"the database was away while the call was being accepted"}'
-    WHERE id = ANY(%s::uuid[]) AND attempts <= 1 AND ended_at IS NULL RETURNING id, seq
+    WHERE id = ANY(%s::uuid[]) AND attempts <= CASE WHEN async_rank IS NULL THEN 1 ELSE 0 END AND ended_at IS NULL
+    RETURNING id, seq
 ), freed AS (
     DELETE FROM idempotency WHERE call_id IN (SELECT id FROM ended)
 )

@@ -44,6 +44,9 @@ class Call(models.Model):
     step = models.IntegerField(_("writes of this owner"), default=0)
     due_at = models.DateTimeField(_("due at"), null=True)
     mirror_of = models.UUIDField(_("copy of"), null=True)
+    async_rank = models.SmallIntegerField(_("rank among those that wait"), null=True)  # None: somebody waits for it
+    callback_url = models.TextField(_("callback"), null=True)
+    redispatch_of = models.UUIDField(_("again, after"), null=True)
     watchers = ArrayField(models.UUIDField(), null=True)  # processes to wake when the call ends
 
     class Meta:
@@ -77,6 +80,71 @@ class Receipt(models.Model):
 
     def __str__(self) -> str:
         return f"{self.call_id} #{self.seq} {self.kind}"
+
+
+class WaitingCall(models.Model):
+    """An asynchronous call that nobody carries yet: the index by which the engines of all workers find the next one.
+
+    Small, and apart from the calls, which are partitioned. Who takes a call deletes its row here in the same statement.
+    """
+
+    call_id = models.UUIDField(_("call"), primary_key=True)
+    capability = models.TextField(_("capability"))
+    async_rank = models.SmallIntegerField(_("rank"))
+    due_at = models.DateTimeField(_("due at"))
+    deadline = models.DateTimeField(_("deadline"))
+
+    class Meta:
+        db_table = "waiting_calls"
+        verbose_name = _("waiting call")
+        verbose_name_plural = _("waiting calls")
+        indexes = [
+            models.Index(fields=["capability", "async_rank", "due_at", "call_id"], name="waiting_calls_in_turn"),
+            models.Index(fields=["deadline"], name="waiting_calls_by_deadline"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.call_id} {self.capability}"
+
+
+class CallbackStatus(models.TextChoices):
+    """What has become of a callback."""
+
+    PENDING = "pending", _("due, or being tried again")
+    DELIVERED = "delivered", _("delivered")
+    GONE = "gone", _("the receiver wants no more (410)")
+    GAVE_UP = "gave_up", _("given up")
+
+
+class Callback(models.Model):
+    """The end of an asynchronous call, to be told to the address that its caller has named.
+
+    A trigger of the database makes the row in the commit that ends the call, whoever ends it.
+    """
+
+    call_id = models.UUIDField(_("call"), primary_key=True)
+    url = models.TextField(_("address"))
+    host = models.TextField(_("host"))
+    caller = models.TextField(_("caller"))
+    status = models.TextField(_("status"), choices=CallbackStatus.choices, default=CallbackStatus.PENDING)
+    made_at = models.DateTimeField(_("due since"))
+    due_at = models.DateTimeField(_("tried next"))
+    tries = models.IntegerField(_("tries"), default=0)
+    settled_at = models.DateTimeField(_("settled at"), null=True)
+    log = models.JSONField(_("what was tried"), default=list)  # the last ones: [{at, status, error, took_ms}]
+
+    class Meta:
+        db_table = "callbacks"
+        verbose_name = _("callback")
+        verbose_name_plural = _("callbacks")
+        indexes = [
+            models.Index(fields=["host", "due_at"], name="callbacks_pending", condition=models.Q(status="pending")),
+            models.Index(fields=["settled_at"], name="callbacks_given_up", condition=models.Q(status="gave_up")),
+            models.Index(fields=["made_at"], name="callbacks_by_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.call_id} {self.status}"
 
 
 class IdempotencyKey(models.Model):

@@ -6,17 +6,18 @@ from uuid import UUID
 from django.db import connection
 
 from receipts.core.recovery import Seen
-from receipts.journal import Journal
+from receipts.journal import NOBODY, Journal
 
 # A call far past its deadline is taken over from the living too: whatever went wrong there, every call ends.
 # A process may take over only when its own lease has been held for longer than any lease lasts: after an absence of
 # the database everybody's lease has run out, and the living must have the time to renew theirs.
 OVERDUE_S = 10.0
+# What waits for an engine (receipts.waiting) has no owner who could be gone.
 CLAIM = """
 UPDATE calls SET owner = %s, epoch = epoch + 1, step = 0 WHERE (id) IN (
     SELECT c.id FROM calls c
     WHERE c.ended_at IS NULL
-        AND (c.deadline < now() - make_interval(secs => %s) OR NOT EXISTS (
+        AND (c.deadline < now() - make_interval(secs => %s) OR c.owner <> %s AND NOT EXISTS (
             SELECT FROM process_leases p WHERE p.owner = c.owner AND p.lease_expires_at > now()))
         AND EXISTS (SELECT FROM process_leases p WHERE p.owner = %s AND p.lease_expires_at > now()
             AND p.held_since < now() - make_interval(secs => %s))
@@ -27,7 +28,7 @@ RETURNING *
 
 async def claim_orphans(journal: Journal, limit: int) -> list[dict[str, Any]]:
     """Take over open calls whose owner's lease has run out; their rows, fenced for this journal's process."""
-    return await journal.read(CLAIM, journal.owner, OVERDUE_S, journal.owner, journal.lease_s, limit)
+    return await journal.read(CLAIM, journal.owner, OVERDUE_S, NOBODY, journal.owner, journal.lease_s, limit)
 
 
 async def seen_receipts(journal: Journal, call_id: UUID) -> list[Seen]:

@@ -19,7 +19,7 @@ from django.db.models import Exists, Min, OuterRef, QuerySet
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from receipts.models import IdempotencyKey, Maintenance, ProcessLease
+from receipts.models import Callback, IdempotencyKey, Maintenance, ProcessLease
 from receipts.partitions import TABLES, drop_partitions, moment_of, partition_bounds, rescue_default_rows
 from registry import retention as registry_retention
 from registry.health import forget_old_changes
@@ -83,6 +83,22 @@ def kinds() -> list[Kind]:
             batch_of(IdempotencyKey.objects.all(), "expires_at"),
             due=oldest_of(IdempotencyKey.objects.all(), "expires_at"),
             note=_("from the end of each key's own time"),
+        ),
+        Kind(
+            "callbacks",
+            _("Callbacks"),
+            ("callbacks",),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            batch_of(Callback.objects.all(), "made_at"),
+            oldest_of(Callback.objects.all(), "made_at"),
+            note=_("from the end of each call"),
+        ),
+        Kind(
+            "waiting_calls",
+            _("Calls that wait for a node"),
+            ("waiting_calls",),
+            note=_("until they are placed, or their deadline"),
         ),
         Kind(
             "processes",

@@ -42,6 +42,11 @@ class CallRow(msgspec.Struct, omit_defaults=True, gc=False):
     session_id: str | None = None
     mirror_of: str | None = None
     """The call that this one is a copy of."""
+    async_rank: int | None = None
+    """Its place by urgency among the calls that wait for an engine; None: somebody waits for this one."""
+    callback_url: str | None = None
+    redispatch_of: str | None = None
+    """The call that this one does again."""
 
 
 class KeyRow(msgspec.Struct, gc=False):
@@ -105,5 +110,5 @@ def columns(struct: type[msgspec.Struct]) -> str:
     return ", ".join(named)
 
 
-UUIDS = frozenset({"id", "call_id", "parent_call_id", "mirror_of", "owner"})
+UUIDS = frozenset({"id", "call_id", "parent_call_id", "mirror_of", "redispatch_of", "owner"})
 json_of: Any = msgspec.json.Encoder().encode

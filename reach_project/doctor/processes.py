@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from psycopg.rows import class_row
 
 from reach_project.doctor.findings import Finding, Findings, error, named, ok, warning
+from receipts.journal import NOBODY
 from registry.wording import said
 
 WORKER_ROLE = "engine"
@@ -143,10 +144,10 @@ def open_calls(db: psycopg.Connection) -> Findings:
     row = db.execute(
         "SELECT count(*) FILTER (WHERE orphaned), count(*) FILTER (WHERE overdue), count(*) FROM ("
         " SELECT c.deadline < now() - make_interval(secs => %s) AS overdue,"
-        "  c.accepted_at < now() - make_interval(secs => %s) AND NOT EXISTS ("
+        "  c.accepted_at < now() - make_interval(secs => %s) AND c.owner <> %s AND NOT EXISTS ("
         "   SELECT FROM process_leases p WHERE p.owner = c.owner AND p.lease_expires_at > now()) AS orphaned"
         " FROM calls c WHERE c.ended_at IS NULL LIMIT %s) AS open",
-        [OVERDUE_AFTER_S, OVERDUE_AFTER_S, COUNTED_AT_MOST],
+        [OVERDUE_AFTER_S, OVERDUE_AFTER_S, NOBODY, COUNTED_AT_MOST],
     ).fetchone()
     assert row is not None
     yield open_calls_found(*row)

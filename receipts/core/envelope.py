@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -22,6 +22,8 @@ class Urgency(StrEnum):
     BULK = "bulk"
 
 
+ASYNC_RANKS: Final[Mapping[str, int]] = {Urgency.INTERACTIVE: 0, Urgency.NORMAL: 1, Urgency.BULK: 2}
+"""The order in which asynchronous calls that wait are placed."""
 UNREAD = "?"
 """What stands for the capability of an intent that has not been read, or fits none; no capability can be named so."""
 
@@ -52,6 +54,10 @@ class CallEnvelope:
     intent: str | None = None
     parent_span: ParentSpan | None = None
     """The span of the call's trace that this call hangs below."""
+    is_async: bool = False
+    """Nobody waits for it: it is placed as soon as a node can take it."""
+    callback_url: str | None = None
+    """Where its end is told."""
 
     @property
     def payload_digest(self) -> str:
@@ -86,7 +92,7 @@ class EnvelopeBody(msgspec.Struct, frozen=True, gc=False):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)] | None = None
     idempotency_key: ShortText | None = None
     mode: Literal["sync", "async"] = "sync"
-    callback_url: Text | None = None
+    callback_url: Annotated[str, msgspec.Meta(max_length=2048)] | None = None
     trace_id: str | None = None
     parent_call_id: UUID | None = None
     labels: Annotated[dict[ShortText, Text], msgspec.Meta(max_length=32)] | None = None
@@ -126,8 +132,12 @@ def parse_envelope(
         )
     if asked.intent is not None and not asked.intent.strip():
         raise InvalidRequest("intent is blank", [{"path": "/intent", "message": "is blank"}])
-    if asked.mode == "async" or "respond-async" in prefer:
-        raise InvalidRequest("only mode sync is served", [{"path": "/mode", "message": "must be sync"}])
+    is_async = asked.mode == "async" or (prefer != "" and prefers_async(prefer))
+    if asked.callback_url is not None and not is_async:
+        raise InvalidRequest(
+            "callback_url goes with mode async: the caller of a sync call has the answer",
+            [{"path": "/callback_url", "message": "only with mode async"}],
+        )
     if asked.trace_id is not None and not valid_trace_id(asked.trace_id):
         raise InvalidRequest(
             "trace_id must be 32 lower-case hex digits, not all zero", [{"path": "/trace_id", "message": "not 32 hex"}]
@@ -162,4 +172,11 @@ def parse_envelope(
         max_retries=asked.max_retries,
         retry_base_delay_ms=asked.retry_base_delay_ms,
         parent_span=parent if parent and parent.trace_id == trace_id else None,
+        is_async=is_async,
+        callback_url=asked.callback_url,
     )
+
+
+def prefers_async(prefer: str) -> bool:
+    """Whether a `Prefer` header asks for `respond-async` (RFC 7240)."""
+    return any(one.partition(";")[0].strip().lower() == "respond-async" for one in prefer.split(","))

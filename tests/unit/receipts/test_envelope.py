@@ -118,7 +118,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (ASKED | {"idempotency_key": "k" * 257}, "/idempotency_key"),
     (ASKED | {"idempotency_key": 7}, "/idempotency_key"),
     (ASKED | {"mode": "later"}, "/mode"),
-    (ASKED | {"mode": "async"}, "/mode"),
+    (ASKED | {"callback_url": "https://billing.test/done"}, "/callback_url"),
+    (ASKED | {"mode": "async", "callback_url": "x" * 2049}, "/callback_url"),
     (ASKED | {"trace_id": "xyz"}, "/trace_id"),
     (ASKED | {"trace_id": "AB" * 16}, "/trace_id"),
     (ASKED | {"trace_id": "0" * 32}, "/trace_id"),
@@ -298,3 +299,19 @@ def test_the_span_above(fields: dict[str, str], expected: ParentSpan | None) -> 
         traceparent=f"00-{'a' * 32}-{'b' * 16}-00",
     )
     assert envelope.parent_span == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "prefer", "is_async"),
+    [
+        pytest.param(None, "", False, id="says nothing"),
+        pytest.param("sync", "", False, id="sync"),
+        pytest.param("async", "", True, id="async"),
+        pytest.param(None, "respond-async", True, id="the header"),
+        pytest.param(None, 'wait=10, Respond-Async; q="x"', True, id="among others"),
+        pytest.param(None, "no-respond-async, wait=10", False, id="something else"),
+    ],
+)
+def test_whether_somebody_waits(mode: str | None, prefer: str, is_async: bool) -> None:
+    body = ASKED | ({} if mode is None else {"mode": mode})
+    assert parsed(body, prefer=prefer).is_async is is_async
