@@ -15,7 +15,15 @@ from django.http import Http404, HttpResponse
 from psycopg_pool import PoolTimeout
 from rest_framework import exceptions as drf
 
-from receipts.errors import CallEnded, CallFailed, CallNotFound, IdempotencyConflict, ReceiptRefused, UnknownParent
+from receipts.errors import (
+    CallEnded,
+    CallFailed,
+    CallNotFound,
+    IdempotencyConflict,
+    NotAgain,
+    ReceiptRefused,
+    UnknownParent,
+)
 from registry import errors, refusals
 from routing.errors import Overloaded, TooManyWaiting
 
@@ -67,6 +75,7 @@ CODE_OF: dict[type[Exception], str] = {
     errors.Conflict: "conflict",
     ReceiptRefused: "conflict",
     CallEnded: "conflict",
+    NotAgain: "conflict",
     IdempotencyConflict: "idempotency_conflict",
     errors.PayloadTooLarge: "payload_too_large",
     errors.UnsupportedMediaType: "unsupported_media_type",

@@ -14,19 +14,22 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
+from receipts.callbacks import callback_document, callbacks_of
 from receipts.cancelling import cancel_call
 from receipts.core.lifecycle import TERMINAL, CallStatus, Kind
 from receipts.core.trace_context import valid_trace_id
-from receipts.errors import CallEnded, CallNotFound
+from receipts.errors import CallEnded, CallNotFound, NotAgain
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
-from receipts.wording import CALL_STATUS, NOBODY_CHOSEN, NODE_NOT_TOLD, PROBLEM, RECEIPT, STRATEGY
+from receipts.redispatching import done_again, redispatch_call
+from receipts.wording import CALL_STATUS, CALLBACK, NOBODY_CHOSEN, NODE_NOT_TOLD, PROBLEM, RECEIPT, STRATEGY, WAITS
 from registry.admin import AUDIT_ROWS_SHOWN, ServiceFilter, SinceFilter, audit_rows
 from registry.console import (
     BAD,
@@ -143,7 +146,7 @@ class CallAdmin(ReadOnlyAdmin):
     sortable_by = ()
     paginator = InfinitePaginator
     show_full_result_count = False
-    actions = ("cancel",)
+    actions = ("cancel", "redispatch")
     detail_template = "admin/receipts/call.html"
     empty = Empty(
         gettext_lazy("No call yet"),
@@ -211,6 +214,32 @@ class CallAdmin(ReadOnlyAdmin):
             self.message_user(request, _("Nothing to cancel: it has ended already."), messages.WARNING)
         return back_to(request)
 
+    def has_redispatch_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("receipts.change_call")
+
+    @action(description=gettext_lazy("Do again: what has failed, as a new call"), permissions=["redispatch"])
+    def redispatch(self, request: HttpRequest, calls: QuerySet[Call]) -> HttpResponse | None:
+        made, refused = [], ""
+        for call_id in calls.order_by("pk").values_list("pk", flat=True):
+            try:
+                made.append(redispatch_call(call_id, by=actor(request)))
+            except (CallNotFound, NotAgain) as exc:
+                refused = str(exc)
+        if made:
+            told = ngettext("%(n)s call is done again.", "%(n)s calls are done again.", len(made)) % {"n": len(made)}
+            self.message_user(request, told, messages.SUCCESS)
+        if refused:
+            told = _("Not done again: %(reason)s") % {"reason": said(refused)}
+            self.message_user(request, told, messages.WARNING)
+        return back_to(request)
+
+    def verbs(self, request: HttpRequest, call: Call) -> list[tuple[str, str]]:
+        """The buttons of a call's page."""
+        if call.ended_at is None:
+            return [("cancel", _("Cancel"))] if self.has_cancel_permission(request) else []
+        may_again = call.status != CallStatus.SUCCEEDED and call.mirror_of is None
+        return [("redispatch", _("Do again"))] if may_again and self.has_redispatch_permission(request) else []
+
     def details(self, request: HttpRequest, obj: Call) -> dict[str, Any]:
         receipts = list(Receipt.objects.filter(call_id=obj.pk).order_by("seq")[:RECEIPTS_SHOWN])
         request_document = loaded(obj.request) or {}
@@ -230,10 +259,33 @@ class CallAdmin(ReadOnlyAdmin):
             "trace": tree_rows(calls),
             "trace_url": f"{self.list_url()}?trace_id={obj.trace_id}",
             "history": audit_rows(AuditEvent.objects.filter(target=str(obj.pk)).order_by("-pk")[:AUDIT_ROWS_SHOWN]),
-            "buttons": [("cancel", _("Cancel"))]
-            if self.has_cancel_permission(request) and obj.ended_at is None
-            else [],
+            "callback": callback_shown(obj),
+            "again": [(call, status_badge(call)) for call in done_again(obj).only(*LIGHT)[:TRACE_CALLS_SHOWN]],
+            "buttons": self.verbs(request, obj),
         }
+
+
+def callback_shown(call: Call) -> dict[str, Any] | None:
+    """Where the end is told, and how that went."""
+    if call.callback_url is None:
+        return None
+    known = callback_document(call.callback_url, callbacks_of([call.pk]).get(call.pk))
+    tone = {"delivered": GOOD, "gave_up": BAD, "gone": WARN}.get(known["status"], BUSY)
+    return {
+        "url": call.callback_url,
+        "status": badge(label(CALLBACK, known["status"]), tone),
+        "next": moment(known["next_try_at"]) if known["next_try_at"] else "",
+        "tries": [
+            {
+                "at": parse_datetime(one["at"]),
+                "took": duration(one["took_ms"]),
+                "status": one.get("status"),
+                "error": said(one.get("error", "")),
+            }
+            for one in reversed(known["log"])
+        ],
+        "untold": known["tries"] - len(known["log"]),
+    }
 
 
 def is_detail(request: HttpRequest) -> bool:
@@ -275,6 +327,10 @@ def error_shown(call: Call) -> dict[str, Any] | None:
     }
 
 
+def call_link(call_id: UUID) -> str:
+    return format_html('<a href="{}">{}</a>', reverse("admin:receipts_call_change", args=[call_id]), call_id)
+
+
 def call_facts(call: Call, asked: dict[str, Any]) -> list[tuple[str, Any]]:
     labels = call.labels or {}
     return facts(
@@ -282,6 +338,8 @@ def call_facts(call: Call, asked: dict[str, Any]) -> list[tuple[str, Any]]:
             _("Call id"): call.pk,
             _("Trace id"): call.trace_id,
             _("Copy of"): call.mirror_of,
+            _("Does again"): call_link(call.redispatch_of) if call.redispatch_of else None,
+            _("Mode"): _("sync: its caller waits") if call.async_rank is None else _("async: nobody waits"),
             _("Called on behalf of"): call.origin_caller if call.origin_caller != call.caller else "",
             _("Accepted at"): exactly(call.accepted_at),
             _("Ended at"): exactly(call.ended_at),
@@ -312,6 +370,8 @@ def step_of(receipt: Receipt, accepted_at: datetime) -> dict[str, Any]:
         words, tone = str(NOBODY_CHOSEN), WARN
     if receipt.kind == Kind.LATE_RESULT and "node_told" in detail:
         words, tone = str(NODE_NOT_TOLD), WARN
+    if receipt.kind == Kind.RETRY_SCHEDULED and "refused" in detail:
+        words = str(WAITS)
     elapsed_ms = between(accepted_at, receipt.at) or 0.0
     return {
         "seq": receipt.seq,
@@ -371,7 +431,8 @@ def told_by(kind: str, detail: Any) -> list[tuple[str, Any]]:
             percent = None if progress is None else f"{progress * 100:.0f} %"
             return facts({_("progress"): percent, _("message"): detail.get("message")})
         case Kind.RETRY_SCHEDULED:
-            return facts({_("waits"): duration(detail.get("wait_ms"))})
+            reason = said(detail["reason"]) if detail.get("reason") else None
+            return facts({_("waits"): duration(detail.get("wait_ms")), _("reason"): reason})
         case Kind.ATTEMPT_FAILED:
             upstream = detail.get("upstream")
             return facts(

@@ -14,6 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from receipts.callbacks import callback_document, callbacks_of, read_callback
 from receipts.cancelling import cancel_call
 from receipts.core.lifecycle import CallStatus
 from receipts.core.trace_context import valid_trace_id
@@ -22,6 +23,7 @@ from receipts.journal import Journal
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
 from receipts.reading import RECEIPT_SHOWN, SHOWN
+from receipts.redispatching import redispatch_call
 from registry.auth import OBSERVE, Key, check_may
 from registry.errors import Forbidden, InvalidRequest, NotFound
 from registry.http import invalid_parameter, json_response, page
@@ -40,6 +42,14 @@ async def visible_call(journal: Journal, call_id: UUID, key: Key) -> dict[str, A
     return seen_by(key, rows[0] if rows else None, call_id)
 
 
+async def shown_call(journal: Journal, call_id: UUID) -> dict[str, Any]:
+    """A call's document, as callbacks carry it. Raises CallNotFound, Unavailable."""
+    rows = await journal.read(f"SELECT {', '.join(SHOWN)} FROM calls WHERE id = %s", call_id)
+    if not rows:
+        raise CallNotFound(f"no call {call_id}")
+    return call_document(rows[0])
+
+
 def seen_by(key: Key, row: dict[str, Any] | None, call_id: UUID) -> dict[str, Any]:
     """The row, if there is one and the key may read it. Raises CallNotFound, Forbidden."""
     if row is None:
@@ -53,6 +63,8 @@ def call_document(row: dict[str, Any]) -> dict[str, Any]:
     """A call as CONTRACT §5 shows it."""
     document = dict(row)
     document["call_id"] = document.pop("id")
+    document["mode"] = "sync" if document.pop("async_rank") is None else "async"
+    del document["callback_url"]
     for name in ("output", "error"):
         document[name] = None if row[name] is None else msgspec.Raw(row[name].encode())
     document["labels"] = row["labels"] or {}
@@ -87,7 +99,25 @@ class CallsView(APIView):
         if not may_see_all(request.auth):
             calls = calls.filter(caller=request.auth.caller)
         rows, next_cursor = page(calls, request, ["-id"])
-        return json_response({"results": [call_document(row_of(call)) for call in rows], "next_cursor": next_cursor})
+        results = with_callbacks([row_of(call) for call in rows])
+        return json_response({"results": results, "next_cursor": next_cursor})
+
+
+def with_callbacks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls' documents with what became of their callbacks."""
+    known = callbacks_of(row["id"] for row in rows if row["callback_url"])
+    return [call_document(row) | callback_of(row, known.get(row["id"])) for row in rows]
+
+
+def callback_of(row: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
+    url = row["callback_url"]
+    return {"callback": None if url is None else callback_document(url, known)}
+
+
+async def visible_document(journal: Journal, call_id: UUID, key: Key) -> dict[str, Any]:
+    """One call's document for the hot endpoints. Raises CallNotFound, Forbidden, Unavailable."""
+    row = await visible_call(journal, call_id, key)
+    return call_document(row) | callback_of(row, await read_callback(journal, call_id) if row["callback_url"] else None)
 
 
 def row_of(call: Call) -> dict[str, Any]:
@@ -141,7 +171,7 @@ class CallView(APIView):
     @extend_schema(operation_id="calls_read", responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, call_id: UUID) -> HttpResponse:
         row = Call.objects.filter(pk=call_id).values(*SHOWN).first()
-        return json_response(call_document(seen_by(request.auth, row, call_id)))
+        return json_response(with_callbacks([seen_by(request.auth, row, call_id)])[0])
 
 
 class CancelView(APIView):
@@ -164,6 +194,25 @@ class CancelView(APIView):
         return json_response({"call_id": str(call_id), "status": CallStatus.CANCELLED}, status=202)
 
 
+class RedispatchView(APIView):
+    """An ended, failed call again, as a new one."""
+
+    scopes = {"POST": "operate"}
+
+    @extend_schema(operation_id="calls_redispatch", request=None, responses={202: OpenApiTypes.OBJECT})
+    def post(self, request: Request, call_id: UUID) -> HttpResponse:
+        key: Key = request.auth
+        check_may(key, "receipts.change_call")
+        again = redispatch_call(call_id, by=key.caller)
+        body = {
+            "call_id": str(again.pk),
+            "trace_id": again.trace_id,
+            "status": again.status,
+            "redispatch_of": str(call_id),
+        }
+        return json_response(body, status=202, headers={"Location": f"/api/v1/calls/{again.pk}"})
+
+
 class TraceView(APIView):
     """All calls of one trace, as trees, with their receipts."""
 
@@ -184,7 +233,10 @@ class TraceView(APIView):
 
 def trees(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Calls as trees by parent; one whose parent is not among them is a root."""
-    nodes = {row["id"]: call_document(row) | {"receipts": [], "children": []} for row in rows}
+    documents = with_callbacks(rows)
+    nodes = {
+        row["id"]: document | {"receipts": [], "children": []} for row, document in zip(rows, documents, strict=True)
+    }
     told = Receipt.objects.filter(call_id__in=list(nodes)).order_by("call_id", "seq")
     for receipt in told:
         row = {name: getattr(receipt, name) for name in RECEIPT_SHOWN}

@@ -42,6 +42,14 @@ class CallEnded(ReceiptsError):
         self.call_id = call_id
 
 
+class NotAgain(ReceiptsError):
+    """The call is not one to be done again: it has not ended, it succeeded, it is a copy, or is being done again."""
+
+    def __init__(self, detail: str, call_id: UUID):
+        super().__init__(detail)
+        self.call_id = call_id
+
+
 class CallFailed(ReceiptsError):
     """The call ended in vain: how, and which call it was."""
 

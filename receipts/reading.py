@@ -13,7 +13,7 @@ from receipts.journal import Journal
 SHOWN = (
     "id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id", "table_revision", "service_id",
     "node_id", "attempts", "accepted_at", "ended_at", "deadline", "output", "error", "labels", "idempotency_key",
-    "session_id", "origin_caller", "mirror_of",
+    "session_id", "origin_caller", "mirror_of", "async_rank", "callback_url", "redispatch_of",
 )  # fmt: skip
 """What a call's document is made of."""
 RECEIPT_SHOWN = ("seq", "kind", "attempt", "service_id", "node_id", "at", "detail")

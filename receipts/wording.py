@@ -43,6 +43,14 @@ STRATEGY: Mapping[str, Promise] = {
     "cost_aware": _("the cheapest"),
     "sticky": _("always the same"),
 }
+CALLBACK: Mapping[str, Promise] = {
+    "waiting": _("Due when the call ends"),
+    "pending": _("On its way"),
+    "delivered": _("Delivered"),
+    "gone": _("The receiver wants no more (410)"),
+    "gave_up": _("Given up"),
+}
+WAITS = _("It waits for a node that can take it")
 NOBODY_CHOSEN = _("No node could be chosen")
 NODE_NOT_TOLD = _("The node could not be told that the call is cancelled")
 PROBLEM: Mapping[str, Promise] = {
@@ -66,6 +74,11 @@ SENTENCES.extend(
     [
         gettext_noop("cancelled by %(who)s"),
         gettext_noop("did not answer within %(seconds)s s"),
+        gettext_noop("only a call that has failed is done again, and this one is %(status)s"),
+        gettext_noop("it is being done again already, as call %(call)s"),
+        gettext_noop("this is a mirrored copy: nobody has asked for it"),
+        gettext_noop("no answer within %(seconds)s s"),
+        gettext_noop("the call is not kept any more"),
         gettext_noop("its answer ended without a last word, succeeded or failed"),
         gettext_noop("line %(n)s of its answer is no receipt: %(reason)s"),
         gettext_noop("line %(n)s of its answer is larger than %(size)s bytes"),

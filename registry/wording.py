@@ -49,6 +49,7 @@ AUDIT_ACTION: Mapping[str, Promise] = {
     "revoke key": _("revoked a key"),
     "create user": _("created a user"),
     "cancel call": _("cancelled a call"),
+    "redispatch call": _("did a call again"),
     "add": _("added"),
     "edit": _("edited"),
     "delete": _("deleted"),

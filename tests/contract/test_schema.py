@@ -14,6 +14,8 @@ PATHS = {
     "/api/v1/calls/{call_id}": {"get"},
     "/api/v1/calls/{call_id}/receipts": {"get", "post"},
     "/api/v1/calls/{call_id}/wait": {"get"},
+    "/api/v1/calls/{call_id}/cancel": {"post"},
+    "/api/v1/calls/{call_id}/redispatch": {"post"},
     "/api/v1/traces/{trace_id}": {"get"},
     "/api/v1/stats": {"get"},
     "/api/v1/services": {"get"},

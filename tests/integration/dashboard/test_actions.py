@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from receipts.models import Call, Receipt
+from receipts.models import Call, Receipt, WaitingCall
 from registry import changes
 from registry.auth import find_key
 from registry.models import ApiKey, AuditEvent, Node
@@ -257,3 +257,36 @@ def test_a_viewer_cancels_nothing(viewer: Client, in_use: None) -> None:
     act(viewer, "cancel", call, url=CALLS)
     call.refresh_from_db()
     assert call.status == "running"
+
+
+def test_a_failed_call_is_done_again_and_it_is_written_down(operator: Client, in_use: None) -> None:
+    failed = Call.objects.get(status="failed")
+    page = f"{CALLS}{failed.pk}/change/"
+    assert 'value="redispatch"' in operator.get(page).content.decode()
+    assert "1 call is done again." in said(act(operator, "redispatch", failed, url=CALLS))
+    again = Call.objects.get(redispatch_of=failed.pk)
+    assert (again.status, again.caller, again.capability, again.trace_id) == (
+        "accepted", failed.caller, failed.capability, failed.trace_id,
+    )  # fmt: skip
+    assert WaitingCall.objects.get().call_id == again.pk
+    [event] = AuditEvent.objects.filter(action="redispatch call", actor="user:olga", target=str(failed.pk))
+    assert event.detail == {"again": str(again.pk)}
+    shown = operator.get(page).content.decode()
+    assert str(again.pk) in shown and "did a call again" in shown
+    assert str(failed.pk) in operator.get(f"{CALLS}{again.pk}/change/").content.decode()
+    assert "is being done again already" in said(act(operator, "redispatch", failed, url=CALLS))
+
+
+def test_what_has_succeeded_or_not_ended_is_not_done_again(operator: Client, in_use: None) -> None:
+    for status in ("succeeded", "running"):
+        call = Call.objects.filter(status=status).first()
+        assert 'value="redispatch"' not in operator.get(f"{CALLS}{call.pk}/change/").content.decode()
+        assert f"this one is {status}" in said(act(operator, "redispatch", call, url=CALLS))
+    assert not WaitingCall.objects.exists()
+
+
+def test_a_viewer_does_nothing_again(viewer: Client, in_use: None) -> None:
+    failed = Call.objects.get(status="failed")
+    assert 'value="redispatch"' not in viewer.get(f"{CALLS}{failed.pk}/change/").content.decode()
+    act(viewer, "redispatch", failed, url=CALLS)
+    assert not WaitingCall.objects.exists()

@@ -180,6 +180,26 @@ def test_a_call_tells_what_happened_and_why(administrator: Client, in_use: None)
     assert children and all(f"/admin/receipts/call/{child.pk}/change/" in page for child in children)
 
 
+def test_a_call_shows_where_its_end_is_told_and_how_that_went(administrator: Client) -> None:
+    from receipts.models import Callback
+
+    call = a_call(async_rank=1, callback_url="https://billing.test/done?<b>")
+    page = f"/admin/receipts/call/{call.pk}/change/"
+    before = administrator.get(page).content.decode()
+    assert "Due when the call ends" in before and "https://billing.test/done?&lt;b&gt;" in before
+    now = timezone.now()
+    log = [
+        {"at": "2026-12-01T09:30:01Z", "took_ms": 5000, "error": "no answer within 5 s"},
+        {"at": "2026-12-01T09:30:04Z", "took_ms": 9, "status": 503, "error": "answered 503"},
+    ]
+    known = {"made_at": now, "due_at": now, "tries": 22, "log": log}
+    Callback.objects.create(call_id=call.pk, url=call.callback_url, host="billing.test", caller=call.caller, **known)
+    shown = administrator.get(page).content.decode()
+    for expected in ("On its way", "no answer within 5 s", "answered 503", "and 20 tries more", "Tried next"):
+        assert expected in shown, expected
+    assert shown.index("answered 503") < shown.index("no answer within 5 s"), "the last one first"
+
+
 def test_what_callers_send_is_text_and_nothing_else(administrator: Client) -> None:
     call = a_call(capability="<script>alert(1)</script>", output='{"a": "<script>alert(2)</script>"}')
     page = text(administrator, f"receipts/call/{call.pk}/change") + text(administrator, "receipts/call")

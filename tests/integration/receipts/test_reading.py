@@ -169,6 +169,9 @@ def test_a_call_as_it_is_shown(get: Get, stored_call: Store):
         "idempotency_key": None,
         "session_id": None,
         "mirror_of": None,
+        "redispatch_of": None,
+        "mode": "sync",
+        "callback": None,
     }
 
 
