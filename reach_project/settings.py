@@ -371,6 +371,36 @@ REACH_MAX_WAITING_ROWS = limit(
 REACH_MAX_MIRRORED = limit(
     "REACH_MAX_MIRRORED", 100, "copies", "in flight from one process; more are left out, for they would take its time"
 )
+REACH_ENGINE_MAX_IN_FLIGHT = limit(
+    "REACH_ENGINE_MAX_IN_FLIGHT",
+    2000,
+    "calls",
+    "asynchronous ones that one worker has at nodes; each has a socket and 30 KB. One capability takes four fifths",
+)
+REACH_ENGINE_HELD = limit(
+    "REACH_ENGINE_HELD",
+    1000,
+    "calls",
+    "asynchronous ones that one worker holds in memory until a node can take them; the rest wait in the database",
+)
+REACH_ENGINE_HELD_PER_CAPABILITY = limit(
+    "REACH_ENGINE_HELD_PER_CAPABILITY", 100, "calls", "of them, so that one without nodes leaves room for the others"
+)
+REACH_CALLBACKS_AT_ONCE = limit("REACH_CALLBACKS_AT_ONCE", 100, "callbacks", "sent side by side by one worker")
+REACH_CALLBACKS_PER_HOST = limit(
+    "REACH_CALLBACKS_PER_HOST", 8, "callbacks", "of them: a receiver that hangs leaves room for the others"
+)
+REACH_CALLBACK_TIMEOUT_S = limit(
+    "REACH_CALLBACK_TIMEOUT_S", 5.0, "s", "a receiver that takes longer has not got it; receivers should answer first"
+)
+REACH_CALLBACK_RETRY_S = limit(
+    "REACH_CALLBACK_RETRY_S",
+    2.0,
+    "s",
+    "before the first retry, times 0.5 to 1.5 and doubled each time: with the timeout within 10 s of the first try",
+)
+REACH_CALLBACK_RETRY_MAX_S = limit("REACH_CALLBACK_RETRY_MAX_S", 3600.0, "s", "between two tries, times 0.5 to 1.5")
+REACH_CALLBACK_GIVE_UP_S = limit("REACH_CALLBACK_GIVE_UP_S", 86_400, "s", "a callback is tried for so long")
 REACH_CANCEL_TIMEOUT_S = limit("REACH_CANCEL_TIMEOUT_S", 2.0, "s", "a node is told of a cancelled call for so long")
 REACH_IDEMPOTENCY_TTL_S = limit("REACH_IDEMPOTENCY_TTL_S", 86_400, "s", "how long an idempotency key is remembered")
 REACH_RETRY_AFTER_MS = limit("REACH_RETRY_AFTER_MS", 1000, "ms", "advice on 503 where no route says otherwise")

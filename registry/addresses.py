@@ -130,6 +130,13 @@ def check_address(
 
 def address_refusal(url: str, *, allowed: Collection[str], resolve: Callable[[str], Iterable[str]]) -> str | None:
     """Why a base URL is not taken, as a sentence; None when it is."""
+    return url_refusal(url, allowed=allowed, resolve=resolve) or (
+        "must not hold a query or a fragment" if "?" in url or "#" in url else None
+    )
+
+
+def url_refusal(url: str, *, allowed: Collection[str], resolve: Callable[[str], Iterable[str]]) -> str | None:
+    """Why nobody may be sent to a URL, as a sentence; None when one may."""
     if len(url) > MAX_URL:
         return f"is longer than {MAX_URL} characters"
     if UNPRINTABLE.search(url):
@@ -143,8 +150,6 @@ def address_refusal(url: str, *, allowed: Collection[str], resolve: Callable[[st
         return "must begin with http:// or https://"
     if "@" in parts.netloc:
         return "must not hold a user name or password"
-    if "?" in url or "#" in url:
-        return "must not hold a query or a fragment"
     if port == 0 or parts.netloc.endswith(":"):
         return "has no usable port"
     return host_refusal(host, allowed=allowed, resolve=resolve)

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from registry.addresses import forbidden_ip, ip_refusal
+from registry.addresses import forbidden_ip, ip_refusal, literal_ip, url_refusal
+from registry.errors import InvalidRequest
 
 NAMES_KNOWN_S = 30.0
 """So long a bare connection goes to the address last found for a host name; each call asks for it anew."""
@@ -79,6 +80,28 @@ async def connect(place: Place, timeout_s: float) -> None:
         opened.setblocking(False)
         async with asyncio.timeout(timeout_s):
             await loop.sock_connect(opened, place[4])
+
+
+async def check_url(url: str, *, allowed: Collection[str], timeout_s: float, place: str) -> None:
+    """See that one may be sent to this URL. Raises InvalidRequest.
+
+    As with a node's address, a name that does not resolve (yet, or not in time) is taken: connecting checks again.
+    """
+    why = url_refusal(url, allowed=(), resolve=lambda _host: ())
+    if why is None:
+        host = urlsplit(url).hostname or ""
+        found = [] if literal_ip(host) else await addresses_of(host, timeout_s)
+        why = url_refusal(url, allowed=allowed, resolve=lambda _host: found)
+    if why is not None:
+        raise InvalidRequest(f"{place}: {why}", [{"path": place, "message": why}])
+
+
+async def addresses_of(host: str, timeout_s: float) -> list[str]:
+    """What a name resolves to; nothing when it does not."""
+    try:
+        return [str(where[0]) for *_kind, where in await look_up(host, 0, timeout_s=timeout_s)]
+    except (OSError, UnicodeError):
+        return []
 
 
 _known: dict[str, tuple[float, Place]] = {}

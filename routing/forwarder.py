@@ -1,7 +1,7 @@
 """One HTTP attempt at one node, as an Outcome. The only file that knows the client library."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import aiohttp
@@ -150,6 +150,21 @@ class Forwarder:
             return f"the connection broke ({type(exc).__name__})"
         except ValueError as exc:
             return f"the address cannot be used: {exc}"
+
+    async def call_back(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int | None, str]:
+        """Send a callback: the answer's status if there is one, and what went wrong, if anything did.
+
+        The caller bounds the time. Redirects are not followed; what the answer says is not read.
+        """
+        try:
+            async with self.session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                return response.status, "" if response.status < 300 else f"answered {response.status}"
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
+            return None, connect_sentence(exc)
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as exc:
+            return None, f"the connection broke ({type(exc).__name__})"
+        except ValueError as exc:
+            return None, f"the address cannot be used: {exc}"
 
     async def read_lines(self, response: aiohttp.ClientResponse, hear: Hear) -> Outcome:
         """Pass on each line until there is a last word. Who talks faster than `lines_per_s` is not listened to for the

@@ -235,3 +235,84 @@ class FakeNode:
             request.transport.abort()
             return web.Response()
         return answer
+
+
+# --- Receivers of callbacks ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One callback as it arrived."""
+
+    document: dict[str, Any]
+    body: bytes
+    headers: Mapping[str, str]
+    path: str
+    received_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def call_id(self) -> str:
+        return self.document["call_id"]
+
+
+Receive = Callable[[Delivery], Awaitable[web.Response]]
+
+
+class FakeReceiver:
+    """Where callbacks go: `receive` decides what it answers, `deliveries` is what came; both belong to the test."""
+
+    def __init__(self, receive: Receive | None = None):
+        self.receive = receive or receives(204)
+        self.deliveries: list[Delivery] = []
+        self._own = OwnLoop("fake receiver")
+        self._runner: web.AppRunner | None = None
+        self.port = self._own.run(self._listen())
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/done"
+
+    def of(self, call_id: str) -> list[Delivery]:
+        return [delivery for delivery in self.deliveries if delivery.call_id == call_id]
+
+    def close(self) -> None:
+        self._own.run(self._unlisten())
+        self._own.close()
+
+    async def _listen(self) -> int:
+        app = web.Application(client_max_size=16 * 1024 * 1024)
+        app.router.add_post("/{path:.*}", self._received)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return self._runner.addresses[0][1]
+
+    async def _unlisten(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _received(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        delivery = Delivery(json.loads(body), body, dict(request.headers), request.path_qs)
+        self.deliveries.append(delivery)
+        return await self.receive(delivery)
+
+
+def receives(*statuses: int, **headers: str) -> Receive:
+    """Answers with these, one after the other; the last one for all that follow."""
+    left = list(statuses)
+
+    async def receive(_delivery: Delivery) -> web.Response:
+        return web.Response(status=left.pop(0) if len(left) > 1 else left[0], headers=headers)
+
+    return receive
+
+
+def hangs() -> Receive:
+    """Takes everything and never answers."""
+
+    async def receive(_delivery: Delivery) -> web.Response:
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    return receive
