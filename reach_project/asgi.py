@@ -34,6 +34,7 @@ from reach_project.lean import (
     refused_body,
     request_id_of,
 )
+from receipts import waiting
 from registry import refusals
 from registry.errors import Unavailable
 from routing import live
@@ -43,6 +44,7 @@ from routing.events import EventsView, WaitView
 log = logging.getLogger(__name__)
 
 STORE_REFUSALS_EVERY_S = 10.0
+COUNT_WHAT_WAITS_EVERY_S = 10.0
 SNAPSHOT_STALE_AFTER_S = 10.0
 FIRST_TABLES_S = 5.0
 
@@ -126,7 +128,9 @@ async def lifespan(receive: Receive, send: Send) -> None:
     tracing.start(settings.REACH_ROLE)
     health.parts["snapshot"] = lambda: snapshot_trouble(parts)
     health.start()
-    storing = asyncio.create_task(store_refusals(parts))
+    background = [asyncio.create_task(store_refusals(parts))]
+    if settings.REACH_ROLE != "dispatcher":
+        background.append(asyncio.create_task(count_what_waits(parts)))
     gc.collect()
     gc.freeze()  # what is loaded by now stays: no collection has to walk it again while calls wait
     gc.set_threshold(*COLLECT_AFTER)
@@ -135,7 +139,8 @@ async def lifespan(receive: Receive, send: Send) -> None:
     health.stop()
     metrics.stop()
     live.current = None
-    storing.cancel()
+    for task in background:
+        task.cancel()
     await parts.stop()
     await asyncio.to_thread(tracing.stop)
     await send({"type": "lifespan.shutdown.complete"})
@@ -154,6 +159,16 @@ def snapshot_trouble(parts: live.LiveParts) -> str | None:
         return "not loaded yet"
     age_s = parts.snapshot.age_s()
     return f"last known to be current {age_s:.0f} s ago" if age_s > SNAPSHOT_STALE_AFTER_S else None
+
+
+async def count_what_waits(parts: live.LiveParts) -> None:
+    """Ask the database now and then what waits, for the metrics: a scrape asks it nothing."""
+    while True:
+        try:
+            metrics.what_waits = await waiting.count_what_waits(parts.journal)
+        except Unavailable:
+            metrics.what_waits = None
+        await asyncio.sleep(COUNT_WHAT_WAITS_EVERY_S)
 
 
 async def store_refusals(parts: live.LiveParts) -> None:

@@ -28,7 +28,6 @@ from reach_project import VERSION, health
 from receipts import journal
 from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Journey, Outcome
-from receipts.core.lifecycle import ending
 from registry import refusals
 from registry.auth import OBSERVE, Key
 from registry.clock import now_ns
@@ -128,11 +127,10 @@ class Metrics:
 
     def ended(self, envelope: CallEnvelope, result: Result) -> None:
         name, code = self._capability(envelope.capability), result.ending.code
-        status = ending(code, attempted=result.attempts > 0)
-        key = name, f"{status.value} {code}"
+        key = name, f"{result.status} {code}"
         children = self._call_children.get(key)
         if children is None:
-            children = self._calls.labels(name, status.value, code or NO_CODE), self._call_seconds.labels(name)
+            children = self._calls.labels(name, result.status, code or NO_CODE), self._call_seconds.labels(name)
             self._call_children[key] = children
         children[0].inc()
         if result.attempts:
@@ -217,6 +215,14 @@ class State(Collector):
         if sharing:
             shared: dict[tuple[str, ...], float] = {(): int(all(sharing))}
             yield family("reach_sharing", "1 while breakers and rates are shared with other processes", (), shared)
+        if what_waits is not None:
+            calls: dict[tuple[str, ...], float] = {(): what_waits["calls"]}
+            yield family("reach_waiting_calls", "Asynchronous calls of all processes not placed yet", (), calls)
+            told: dict[tuple[str, ...], float] = {(status,): what_waits[status] for status in CALLBACKS}
+            yield family("reach_callbacks", "Callbacks pending, and given up within a day", ("status",), told)
+        if engine.running is not None:
+            held: dict[tuple[str, ...], float] = {(): engine.running.engine.room.count}
+            yield family("reach_engine_held_calls", "Of them, those that this process's engine holds", (), held)
         yield family("reach_attempts_in_flight", "Attempts that this process has out now", ("service_id",), flying)
         yield from self._snapshot()
 
@@ -266,7 +272,7 @@ class State(Collector):
 
 def engine_parts() -> live.LiveParts | None:
     """Those of the worker's engine, where it is a thread of this process."""
-    return engine.engine.parts if engine.engine is not None else None
+    return engine.running.engine.parts if engine.running is not None else None
 
 
 def status_of(node: Node) -> str:
@@ -296,6 +302,10 @@ def family(name: str, text: str, labels: tuple[str, ...], values: dict[tuple[str
         made.add_metric(labelled, value)
     return made
 
+
+CALLBACKS = ("pending", "given_up")
+what_waits: dict[str, int] | None = None
+"""What waits in the database, counted now and then by a process that is not a dispatcher; None: not known."""
 
 # --- The process's one ------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,6 @@ from opentelemetry.util.types import AttributeValue
 from reach_project import VERSION
 from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Ended, Journey, Outcome
-from receipts.core.lifecycle import ending
 from receipts.core.trace_context import ParentSpan, attempt_span_id, is_sampled
 from registry.clock import now_ns
 from routing.core.plan import Attempt
@@ -170,7 +169,7 @@ class Spans:
             "reach.capability": envelope.capability,
             "reach.caller": envelope.caller,
             "reach.urgency": str(envelope.urgency),
-            "reach.status": ending(code, attempted=result.attempts > 0).value,
+            "reach.status": result.status,
             "reach.attempts": result.attempts,
             "reach.route_id": result.route_id or "",
             "reach.table_revision": result.table_revision,

@@ -307,9 +307,10 @@ class _Background:
         """Wait for the worker. Beat has nothing to finish and may sleep for a second more: it ends with the process."""
         self.ask_to_stop()
         worker = self._threads["worker"]
-        worker.join(WORKER_STOP_S)
+        patience_s = WORKER_STOP_S + settings.REACH_DRAIN_S  # its engine lets its calls finish
+        worker.join(patience_s)
         if worker.is_alive():
-            log.warning("the worker did not stop within %g s; what it left is found by the next sweep", WORKER_STOP_S)
+            log.warning("the worker did not stop within %g s; what it left is found by the next sweep", patience_s)
 
     def ask_to_stop(self) -> None:
         """Take nothing new."""

@@ -114,10 +114,10 @@ def callback_of(row: dict[str, Any], known: dict[str, Any] | None) -> dict[str, 
     return {"callback": None if url is None else callback_document(url, known)}
 
 
-async def visible_document(journal: Journal, call_id: UUID, key: Key) -> dict[str, Any]:
-    """One call's document for the hot endpoints. Raises CallNotFound, Forbidden, Unavailable."""
-    row = await visible_call(journal, call_id, key)
-    return call_document(row) | callback_of(row, await read_callback(journal, call_id) if row["callback_url"] else None)
+async def with_callback(journal: Journal, row: dict[str, Any]) -> dict[str, Any]:
+    """`with_callbacks` of one call, for the hot endpoints. Raises Unavailable."""
+    known = await read_callback(journal, row["id"]) if row["callback_url"] else None
+    return call_document(row) | callback_of(row, known)
 
 
 def row_of(call: Call) -> dict[str, Any]:

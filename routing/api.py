@@ -12,11 +12,15 @@ from rest_framework.request import Request
 
 from receipts.api import READ, receipt_documents, visible_call
 from receipts.core.envelope import CallEnvelope, EnvelopeBody, parse_envelope
+from receipts.core.lifecycle import CallStatus
 from receipts.errors import CallFailed
+from registry.addresses import allowed_addresses
 from registry.auth import Key
 from registry.clock import now_millis
+from registry.connecting import check_url
 from registry.errors import UnsupportedMediaType
 from registry.http import AsyncAPIView, described, is_json, json_response
+from routing.accepting import Accepted, accept_async
 from routing.core.plan import Attempt, Stop, Wait, matching_ids
 from routing.core.reports import PostedReceipt, parse_receipt
 from routing.dispatch import Result, begin, decide, fallback_document, submit, why_document
@@ -41,8 +45,18 @@ class ResultBody(msgspec.Struct, gc=False):
     replayed: bool
 
 
+class AcceptedBody(msgspec.Struct, gc=False):
+    """What an asynchronous call's caller is told (CONTRACT §4)."""
+
+    call_id: str
+    trace_id: str
+    status: str
+    replayed: bool
+
+
 ENVELOPE = {"application/json": described(EnvelopeBody)}
 RESULT = {"application/json": described(ResultBody)}
+ACCEPTED = {"application/json": described(AcceptedBody)}
 
 
 class DispatchView(AsyncAPIView):
@@ -50,14 +64,18 @@ class DispatchView(AsyncAPIView):
 
     scopes = {"POST": ("dispatch", "operate")}
 
-    @extend_schema(request=ENVELOPE, responses={200: RESULT})
+    @extend_schema(request=ENVELOPE, responses={200: RESULT, 202: ACCEPTED})
     async def post(self, request: Request) -> HttpResponse:
         key: Key = request.auth
         envelope = envelope_of(request, key)
-        live = parts()
+        live, any_parent = parts(), "operate" in key.scopes
+        if envelope.callback_url is not None:
+            await check_callback(envelope.callback_url)
         live.admit(envelope.urgency)
         try:
-            result = await submit(envelope, live, any_parent="operate" in key.scopes, begun=mirror)
+            if envelope.is_async:
+                return accepted_response(await accept_async(envelope, live, any_parent=any_parent))
+            result = await submit(envelope, live, any_parent=any_parent, begun=mirror)
         finally:
             live.in_flight -= 1
         return result_response(result)
@@ -134,10 +152,22 @@ def envelope_of(request: Request, key: Key) -> CallEnvelope:
     )
 
 
+async def check_callback(url: str) -> None:
+    """Raises InvalidRequest where no callback is sent; a host's name costs a look-up in a thread."""
+    await check_url(url, allowed=allowed_addresses(), timeout_s=settings.REACH_CONNECT_TIMEOUT_S, place="/callback_url")
+
+
 def check_json(request: Request) -> None:
     content_type = request.META.get("CONTENT_TYPE", "")
     if content_type != "application/json" and not is_json(content_type):
         raise UnsupportedMediaType("send application/json")
+
+
+def accepted_response(accepted: Accepted) -> HttpResponse:
+    """202, and where the call is found."""
+    call_id = str(accepted.call_id)
+    body = AcceptedBody(call_id, accepted.trace_id, CallStatus.ACCEPTED, accepted.replayed)
+    return json_response(body, status=202, headers={"Location": f"/api/v1/calls/{call_id}"})
 
 
 def result_response(result: Result) -> HttpResponse:

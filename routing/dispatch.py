@@ -5,7 +5,7 @@ open call, the end before the caller is told.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
@@ -30,6 +30,7 @@ from registry.errors import Unavailable
 from registry.log_context import enter_call
 from routing import observing
 from routing.core.intent import read_intent
+from routing.core.patience import patience_millis, rest_ms
 from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, after_fallback, next_step, with_fallbacks
 from routing.core.pool import standing_refusal
 from routing.core.reports import Report
@@ -48,6 +49,7 @@ class Result:
 
     call_id: UUID
     trace_id: str
+    status: str
     ending: Ending
     service_id: str | None
     node_id: str | None
@@ -56,6 +58,18 @@ class Result:
     attempts: int
     duration_ms: int
     replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parked:
+    """An asynchronous call that rests, or waits for a node: whoever carries it has its place for another one."""
+
+    journey: Journey
+    not_before_millis: int = 0
+    refused: Stop | None = None
+    """What it was refused for last, if it was."""
+    charged_to: str | None = None
+    """The service whose retry budget its next attempt is charged to, and has not been yet."""
 
 
 Begun = Callable[[Journey, Attempt, LiveParts], None]
@@ -70,6 +84,8 @@ class OpenCall:
     epoch: int = 1
     step: int = 0
     receipts: list[ReceiptRow] = field(default_factory=list)
+    is_followed: bool = False
+    """Its node tells by receipts how the attempt goes, so that anybody can follow it: no answer is lost with us."""
 
     def note(
         self, kind: str, detail: Any = None, *, attempt: int | None = None, node: tuple[str, str] | None = None
@@ -130,7 +146,7 @@ async def submit(
             parts.load.give_back(claimed)
         return await join(existing, envelope, parts)
     if isinstance(step, Stop):
-        rejected = result_of(journey, step.ending, step.why, None, duration_ms=0)
+        rejected = result_of(journey, row.status, step.ending, step.why, None, duration_ms=0)
         observing.ended(journey.envelope, rejected)
         return rejected
     parts.load.count_call(step.chosen.node.service_id)
@@ -145,6 +161,7 @@ async def submit(
         ) from exc
     finally:
         parts.under_way -= 1
+    assert isinstance(result, Result), "a call that somebody waits for is never parked"
     observing.ended(journey.envelope, result)
     return result
 
@@ -217,7 +234,7 @@ def decide(journey: Journey, parts: LiveParts) -> Step:
 
 def new_call(call: OpenCall, journey: Journey, step: Attempt | Stop, *, keyed: bool) -> tuple[CallRow, Journey]:
     """The row of a new call with its first decision, and the journey that has made it."""
-    envelope = asked = journey.envelope
+    asked = journey.envelope
     now = now_millis()
     if isinstance(step, Attempt):
         deadline = step.deadline_millis
@@ -228,37 +245,12 @@ def new_call(call: OpenCall, journey: Journey, step: Attempt | Stop, *, keyed: b
             deadline_millis=deadline,
         )
     else:
-        deadline = envelope.received_at_millis + (envelope.timeout_ms or 0)
+        deadline = asked.received_at_millis + (asked.timeout_ms or 0)
         journey = replace(journey, deadline_millis=deadline)
-    call.note(
-        Kind.ACCEPTED, {"caller": envelope.caller, "capability": envelope.capability, "deadline_millis": deadline}
-    )
+    note_accepted(call, journey)
     for fallback in step.why.fallbacks:
         journey = note_fallback(call, journey, fallback)
-    envelope = journey.envelope
-    row = CallRow(
-        id=call.call_id,
-        trace_id=journey.trace_id,
-        caller=envelope.caller,
-        origin_caller=journey.origin_caller,
-        capability=envelope.capability,
-        status=CallStatus.RUNNING,
-        table_revision=step.why.table_revision,
-        accepted_ms=envelope.received_at_millis,
-        deadline_ms=deadline,
-        request=stored_request(envelope),
-        request_digest=asked.request_digest,
-        payload_digest=envelope.payload_digest,
-        owner=call.owner,
-        parent_call_id=str(envelope.parent_call_id) if envelope.parent_call_id else None,
-        depth=journey.depth,
-        route_id=step.why.route_id,
-        labels=dict(envelope.labels) or None,
-        idempotency_key=envelope.idempotency_key,
-        keyed=keyed,
-        session_id=envelope.session_id,
-        mirror_of=None if journey.mirror_of is None else str(journey.mirror_of),
-    )
+    row = call_row(call, journey, step.why, request_digest=asked.request_digest, keyed=keyed)
     if isinstance(step, Attempt):
         note_attempt(call, step, 1)
         row.service_id, row.node_id = step.chosen.node.key
@@ -272,9 +264,44 @@ def new_call(call: OpenCall, journey: Journey, step: Attempt | Stop, *, keyed: b
     return row, journey
 
 
+def note_accepted(call: OpenCall, journey: Journey) -> None:
+    envelope, deadline = journey.envelope, journey.deadline_millis
+    call.note(
+        Kind.ACCEPTED, {"caller": envelope.caller, "capability": envelope.capability, "deadline_millis": deadline}
+    )
+
+
+def call_row(call: OpenCall, journey: Journey, why: Why, *, request_digest: str, keyed: bool) -> CallRow:
+    """The row of a new call whose deadline is known; what its first decision says is not in it yet."""
+    envelope = journey.envelope
+    return CallRow(
+        id=call.call_id,
+        trace_id=journey.trace_id,
+        caller=envelope.caller,
+        origin_caller=journey.origin_caller,
+        capability=envelope.capability,
+        status=CallStatus.RUNNING,
+        table_revision=why.table_revision,
+        accepted_ms=envelope.received_at_millis,
+        deadline_ms=journey.deadline_millis or 0,
+        request=stored_request(envelope, journey.reading),
+        request_digest=request_digest,
+        payload_digest=envelope.payload_digest,
+        owner=call.owner,
+        parent_call_id=str(envelope.parent_call_id) if envelope.parent_call_id else None,
+        depth=journey.depth,
+        route_id=why.route_id,
+        labels=dict(envelope.labels) or None,
+        idempotency_key=envelope.idempotency_key,
+        keyed=keyed,
+        session_id=envelope.session_id,
+        mirror_of=None if journey.mirror_of is None else str(journey.mirror_of),
+    )
+
+
 async def dispatch(
     call: OpenCall, journey: Journey, attempt: Attempt, parts: LiveParts, *, send: bool = True
-) -> Result:
+) -> Result | Parked:
     """The hot loop. `attempt` is on disk and its node claimed; every further one is, before it starts.
 
     Without `send` (recovery) the first attempt is out already: only receipts can tell how it goes.
@@ -304,7 +331,7 @@ async def dispatch(
         if not outcome.recorded:
             call.note(Kind.ATTEMPT_FAILED, failure_document(outcome), attempt=number, node=node.key)
         onward = await go_on(call, journey, parts)
-        if isinstance(onward, Result):
+        if not isinstance(onward, tuple):
             return onward
         journey, attempt, send = *onward, True
 
@@ -317,33 +344,62 @@ def checked(outcome: Outcome, offer: Offer) -> Outcome:
     return Outcome(Ended.INVALID_OUTPUT, "its answer does not fit the output schema", errors=errors)
 
 
-async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | tuple[Journey, Attempt]:
-    """After an attempt in vain: the end, or the next attempt (rested for, on disk, its node claimed)."""
+async def go_on(call: OpenCall, journey: Journey, parts: LiveParts) -> Result | Parked | tuple[Journey, Attempt]:
+    """After an attempt in vain: the end, or the next attempt (rested for, on disk, its node claimed).
+
+    An asynchronous call does not rest here, nor end where it may wait: it is parked.
+    """
     step = decide(journey, parts)
     failed_at = retried_at(journey)
     if failed_at is not None and not isinstance(step, Stop):
         parts.load.count_retry(failed_at)  # nothing is awaited between deciding and counting
+    if journey.envelope.is_async and not isinstance(step, Attempt):
+        parked = park(call, journey, step, parts, chance=parts.chance.random())
+        if parked is not None:
+            written = await write(call, parts, due_ms=parked.not_before_millis)
+            return parked if written else await told_by_the_database(call, parts)
     while isinstance(step, Wait):  # a retry's backoff, then perhaps a fallback rule's rest: each rule has one
-        for fallback in step.fallbacks:
-            journey = note_fallback(call, journey, fallback)
-        facts: dict[str, Any] = {"wait_ms": step.wait_ms}
-        if failed_at is not None:
-            facts["retry_budget"] = {"service_id": failed_at, "left": parts.load.retries_left(failed_at)}
-        call.note(Kind.RETRY_SCHEDULED, facts, attempt=journey.attempts or None)
+        journey = note_rest(call, journey, step, parts)
         if not await write(call, parts, due_ms=now_millis() + step.wait_ms):
             return await told_by_the_database(call, parts)
         if await ends_meanwhile(call, parts, step.wait_ms / 1000):
             return await told_by_the_database(call, parts)
         journey = replace(journey, waited=journey.attempts)
         step = decide(journey, parts)
+    if isinstance(step, Attempt):
+        parts.load.take(step.chosen)  # nothing is awaited between deciding and claiming
     for fallback in step.why.fallbacks:
         journey = note_fallback(call, journey, fallback)
     if isinstance(step, Stop):
-        node = journey.last.node if journey.last else None
-        return await close(call, journey, step.ending, step.why, node, journey.attempts, parts)
+        return await close_at_last(call, journey, step, parts)
     if not await begin_attempt(call, journey, step, parts):
         return await told_by_the_database(call, parts)
     return replace(journey, idempotent=step.chosen.offer.idempotent), step
+
+
+def note_rest(call: OpenCall, journey: Journey, rest: Wait, parts: LiveParts) -> Journey:
+    """Note that the call rests before its next attempt, and the fallback rules that say so."""
+    for fallback in rest.fallbacks:
+        journey = note_fallback(call, journey, fallback)
+    facts: dict[str, Any] = {"wait_ms": rest.wait_ms}
+    if (failed_at := retried_at(journey)) is not None:
+        facts["retry_budget"] = {"service_id": failed_at, "left": parts.load.retries_left(failed_at)}
+    call.note(Kind.RETRY_SCHEDULED, facts, attempt=journey.attempts or None)
+    return journey
+
+
+def park(call: OpenCall, journey: Journey, step: Wait | Stop, parts: LiveParts, *, chance: float) -> Parked | None:
+    """How an asynchronous call goes on that rests, or is refused for now, noted but not written; None: it ends."""
+    now = now_millis()
+    if isinstance(step, Wait):
+        journey = note_rest(call, journey, step, parts)
+        return Parked(replace(journey, waited=journey.attempts), now + step.wait_ms)
+    wait_ms = rest_ms(step, journey, chance=chance)
+    if wait_ms is None or now >= patience_millis(journey, parts.tables, parts.policy):
+        return None
+    facts = {"wait_ms": wait_ms, "refused": step.ending.code, "reason": step.ending.detail}
+    call.note(Kind.RETRY_SCHEDULED, facts, attempt=journey.attempts or None)
+    return Parked(replace(journey, waited=journey.attempts), now + wait_ms, step, retried_at(journey))
 
 
 async def ends_meanwhile(call: OpenCall, parts: LiveParts, rest_s: float) -> bool:
@@ -367,9 +423,8 @@ def retried_at(journey: Journey) -> str | None:
 
 
 async def begin_attempt(call: OpenCall, journey: Journey, step: Attempt, parts: LiveParts) -> bool:
-    """Claim the node and write the attempt. False: the call is no longer ours."""
+    """Write the attempt; its node is claimed. False: the call is no longer ours."""
     node = step.chosen.node
-    parts.load.take(step.chosen)
     number = journey.attempts + 1
     note_attempt(call, step, number)
     written = False
@@ -416,7 +471,7 @@ async def close(
 ) -> Result:
     """Write the terminal receipt and the call's row in one commit, then say how it ended."""
     now = now_millis()
-    status = ending(end.code, attempted=attempts > 0)
+    status = ending(end.code, attempted=attempts > 0 or journey.envelope.is_async)
     document = None if end.code is None else end.document()
     call.note(status, document, attempt=attempts, node=node)
     left_s = max(0, (journey.deadline_millis or 0) - now) / 1000
@@ -432,7 +487,13 @@ async def close(
     if not written:
         return await told_by_the_database(call, parts)
     duration_ms = now - journey.envelope.received_at_millis
-    return result_of(journey, end, why, node, duration_ms=duration_ms, attempts=attempts)
+    return result_of(journey, status, end, why, node, duration_ms=duration_ms, attempts=attempts)
+
+
+async def close_at_last(call: OpenCall, journey: Journey, stop: Stop, parts: LiveParts) -> Result:
+    """`close` a call for which nothing more is tried."""
+    node = journey.last.node if journey.last else None
+    return await close(call, journey, stop.ending, stop.why, node, journey.attempts, parts)
 
 
 # --- One attempt -----------------------------------------------------------------------------------------------------
@@ -483,6 +544,7 @@ async def carry(
     node = attempt.chosen.node
     if send and (refusal := became_unable(attempt, parts)):
         return Outcome(Ended.NOT_STARTED, f"it became unable before the envelope was sent: {refusal}")
+    call.is_followed = not send
     loop = asyncio.get_running_loop()
     started = loop.time()
     deadline_at = started + ((journey.deadline_millis or 0) - now_millis()) / 1000
@@ -513,6 +575,7 @@ async def carry(
                         if journey.mirror_of is None:
                             parts.load.observe(node.key, loop.time() - started)
                         return outcome
+                    call.is_followed = True
                     call.note(Kind.ACKNOWLEDGED, attempt=number, node=node.key)
                     if not await write(call, parts):
                         return None
@@ -644,8 +707,8 @@ def failure_document(outcome: Outcome) -> dict[str, Any]:
     return facts
 
 
-def stored_request(envelope: CallEnvelope) -> str:
-    """The envelope as JSON, enough to dispatch it again."""
+def stored_request(envelope: CallEnvelope, reading: Mapping[str, Any] | None = None) -> str:
+    """The envelope as JSON, enough to dispatch it again; with how its intent was read."""
     return json_of(
         {
             "payload": envelope.payload,
@@ -657,6 +720,7 @@ def stored_request(envelope: CallEnvelope) -> str:
             "retry_base_delay_ms": envelope.retry_base_delay_ms,
             "parent_span": envelope.parent_span,
             "intent": envelope.intent,
+            "reading": reading,
         }
     ).decode()
 
@@ -665,12 +729,20 @@ def stored_request(envelope: CallEnvelope) -> str:
 
 
 def result_of(
-    journey: Journey, end: Ending, why: Why, node: tuple[str, str] | None, *, duration_ms: int, attempts: int = 0
+    journey: Journey,
+    status: str,
+    end: Ending,
+    why: Why,
+    node: tuple[str, str] | None,
+    *,
+    duration_ms: int,
+    attempts: int = 0,
 ) -> Result:
     service_id, node_id = node or (None, None)
     return Result(
         journey.call_id,
         journey.trace_id,
+        status,
         end,
         service_id,
         node_id,
@@ -686,6 +758,7 @@ def stored_result(call: StoredCall, *, replayed: bool) -> Result:
     return Result(
         call.call_id,
         call.trace_id,
+        call.status,
         call.ending,
         call.service_id,
         call.node_id,

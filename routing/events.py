@@ -18,7 +18,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 
-from receipts.api import READ, call_document, receipt_document, seen_by
+from receipts.api import READ, receipt_document, seen_by, with_callback
 from receipts.core.lifecycle import TERMINAL
 from receipts.errors import CallNotFound
 from receipts.following import Following, Standing
@@ -59,7 +59,7 @@ class WaitView(AsyncAPIView):
                 while not (follower.followed.ended or live.following.leaving) and await follower.stirs(give_up_at):
                     pass
         row = await live.following.rows(call_id)
-        return json_response(call_document(seen_by(request.auth, row, call_id)))
+        return json_response(await with_callback(live.journal, seen_by(request.auth, row, call_id)))
 
 
 class EventsView(AsyncAPIView):

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, TypeVar
@@ -83,10 +83,11 @@ class NodeLoad:
         service_rules: BreakerRules = SERVICE_RULES,
         budget_rules: BudgetRules = BUDGET_RULES,
         clock: Callable[[], float] = now_s,
+        beside: Sequence["NodeLoad"] = (),
     ):
         self.decay_s, self.suspicion_s = decay_s, suspicion_s
         self.node_rules, self.service_rules, self.clock = node_rules, service_rules, clock
-        self.budget_rules = budget_rules
+        self.budget_rules, self.beside = budget_rules, beside
         self.suspected: dict[NodeKey, float] = {}
         self.told: dict[NodeKey, float] = {}
         self.flying: dict[NodeKey, int] = {}
@@ -116,7 +117,12 @@ class NodeLoad:
     # --- Load --------------------------------------------------------------------------------------------------------
 
     def in_flight(self, key: NodeKey) -> int:
-        return self.flying.get(key, 0)
+        """Of this process: what its other event loop has out (the all-in-one's engine) is on the node's hands too."""
+        count = self.flying.get(key, 0)
+        for other in self.beside:
+            if other is not self:
+                count += other.flying.get(key, 0)
+        return count
 
     def latency_s(self, key: NodeKey) -> float:
         """The node's peak-sensitive average (s), faded since its last answer; 0 for one never tried."""

@@ -43,6 +43,10 @@ TELL_TURNS_S = 0.1
 """Breakers that turn within so long (s) are told to the database in one statement."""
 
 
+loads: list[NodeLoad] = []
+"""Of this process: the server's, and in the all-in-one the engine's beside it."""
+
+
 @dataclass(slots=True)
 class LiveParts:
     """Everything a call needs on its way, of one process (or one engine thread)."""
@@ -166,6 +170,8 @@ class LiveParts:
     async def stop(self) -> None:
         if self.sharing is not None:
             await self.sharing.stop()
+        if self.load in loads:
+            loads.remove(self.load)
         await self.snapshot.stop()
         await self.forwarder.close()
         await self.following.stop()
@@ -201,8 +207,11 @@ def breaker_rules(min_calls: int) -> BreakerRules:
     )
 
 
-async def start_parts(role: str) -> LiveParts:
-    """Start journal, snapshot and client on the running loop; they reach for the database until it is there."""
+async def start_parts(role: str, *, hears_due: bool = False) -> LiveParts:
+    """Start journal, snapshot and client on the running loop; they reach for the database until it is there.
+
+    `hears_due`: whether the journal listens for what is due (`receipts.journal.DUE`).
+    """
     database = await asyncio.to_thread(partial(conninfo, "reach"))
     owner = uuid4()
     journal = Journal(
@@ -214,6 +223,7 @@ async def start_parts(role: str) -> LiveParts:
         answer_s=settings.REACH_DATABASE_TIMEOUT_S,
         lease_s=settings.REACH_PROCESS_LEASE_S,
         key_ttl_s=settings.REACH_IDEMPOTENCY_TTL_S,
+        hears_due=hears_due,
     )
     snapshot = Snapshot(
         database,
@@ -238,7 +248,9 @@ async def start_parts(role: str) -> LiveParts:
         budget_rules=BudgetRules(
             settings.REACH_RETRY_BUDGET_SHARE, settings.REACH_RETRY_BUDGET_FLOOR, settings.REACH_RETRY_BUDGET_WINDOW_S
         ),
+        beside=loads,
     )
+    loads.append(load)
     snapshot.when_loaded.append(load.heed)
     await journal.start()
     await snapshot.start()

@@ -44,7 +44,9 @@ def mirror(journey: Journey, attempt: Attempt, parts: LiveParts) -> None:
 
 async def copied(journey: Journey, mirror: Mirror, parts: LiveParts) -> None:
     """Carry a copy to the mirror's service, if somebody there can take it."""
-    envelope = replace(journey.envelope, idempotency_key=None, received_at_millis=now_millis())
+    envelope = replace(
+        journey.envelope, idempotency_key=None, received_at_millis=now_millis(), is_async=False, callback_url=None
+    )
     copy = replace(
         journey,
         envelope=envelope,

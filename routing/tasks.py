@@ -1,4 +1,4 @@
-"""What the worker does for routing: hand orphaned calls to the engine, follow the route file, look after reviews."""
+"""What the worker does for routing: keep its engine at work, follow the route file, look after reviews."""
 
 import logging
 import threading
@@ -23,8 +23,8 @@ WATCHING = threading.Lock()
 @shared_task(name="routing.sweep_calls")
 def sweep_calls() -> None:
     """Find calls whose process is gone; the engine carries them on."""
-    engine = running_engine()
-    if taken := engine.call(engine.sweep(), timeout_s=30):
+    thread = running_engine()
+    if taken := thread.call(thread.engine.sweep(), timeout_s=30):
         log.info("%d orphaned calls taken over", taken)
 
 
@@ -38,7 +38,7 @@ def sync_route_file() -> None:
 @shared_task(name="routing.advise")
 def advise() -> None:
     """Look at the last day's calls and at the tables for what an operator should know."""
-    tables = running_engine().parts.snapshot.tables
+    tables = running_engine().engine.parts.snapshot.tables
     if tables is None:
         return
     try:
@@ -52,7 +52,7 @@ def analyse_changes() -> None:
     """Work out what route changes would do, where that is asked and not known."""
     if ANALYSING.acquire(blocking=False):
         try:
-            replay.analyse_due(lambda: running_engine().parts.snapshot.tables)
+            replay.analyse_due(lambda: running_engine().engine.parts.snapshot.tables)
         finally:
             ANALYSING.release()
 
@@ -65,6 +65,12 @@ def watch_changes() -> None:
             watch.look_at_due()
         finally:
             WATCHING.release()
+
+
+@signals.worker_init.connect
+def start_with_worker(**_kwargs: Any) -> None:
+    """At once, whether the broker is there or not: what is due lies in the database."""
+    running_engine()
 
 
 @signals.worker_shutdown.connect

@@ -26,7 +26,7 @@ class Takeover(StrEnum):
     GO_ON = "go_on"
     """No attempt is open: decide the next step as usual."""
     FOLLOW = "follow"
-    """The open attempt still reports, or must not be repeated: wait for receipts."""
+    """The open attempt still reports, or cannot be repeated: wait for receipts."""
     REPEAT = "repeat"
     """The open attempt's outcome is unknown and the capability is idempotent."""
 
@@ -62,12 +62,17 @@ def progress_of(receipts: Sequence[Seen]) -> Progress:
     return Progress(tuple(failed), open_attempt, running and open_attempt is not None, tuple(fallbacks))
 
 
-def takeover(progress: Progress, *, idempotent: bool, deadline_millis: int, now_millis: int) -> Takeover:
-    """Decide what becomes of an orphaned call (DESIGN §5)."""
+def takeover(
+    progress: Progress, *, idempotent: bool, deadline_millis: int, repeat_until_millis: int, now_millis: int
+) -> Takeover:
+    """Decide what becomes of an orphaned call (DESIGN §5).
+
+    From `repeat_until_millis` on no further attempt starts: then only its node can tell how the open one ends.
+    """
     if now_millis >= deadline_millis:
         return Takeover.EXPIRE
     if progress.open is None:
         return Takeover.GO_ON
-    if progress.running or not idempotent:
+    if progress.running or not idempotent or now_millis >= repeat_until_millis:
         return Takeover.FOLLOW
     return Takeover.REPEAT

@@ -161,3 +161,20 @@ def wait_for_impact(reach: Instance, change: str) -> dict[str, Any]:
         return impact if impact["status"] == "ready" else None
 
     return wait_until(known, "the impact is known")
+
+
+def submitted(agent: Agent, payload: Any = None, **fields: Any) -> str:
+    """The id of a new asynchronous call."""
+    answer = agent.call(payload, mode="async", **fields)
+    assert answer.status == 202, answer.body
+    return answer.json["call_id"]
+
+
+def ended_call(reach: Instance, call_id: str, timeout_s: float = 30) -> dict[str, Any]:
+    """The call, as soon as it has ended."""
+
+    def ended() -> dict[str, Any] | None:
+        found = reach.request("GET", f"/api/v1/calls/{call_id}/wait?timeout_s=1", key=reach.key).json
+        return found if found["ended_at"] else None
+
+    return wait_until(ended, f"call {call_id} ends", timeout_s)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reach_project.metrics import OTHER, Metrics, Names
 from receipts.core.ending import Ending
 from receipts.core.journey import Ended, Outcome
+from receipts.core.lifecycle import ending
 from routing.core.plan import Attempt, Why
 from routing.core.tables import Tables
 from routing.dispatch import Result
@@ -21,7 +22,8 @@ AT_MOST = 20
 
 
 def a_result(code: str | None = None, *, attempts: int = 1, duration_ms: int = 120) -> Result:
-    return Result(uuid4(), "a" * 32, Ending(code), "summarizer", "n1", "auto", 1, attempts, duration_ms)
+    status = ending(code, attempted=attempts > 0)
+    return Result(uuid4(), "a" * 32, status, Ending(code), "summarizer", "n1", "auto", 1, attempts, duration_ms)
 
 
 def an_attempt_at(name: str) -> Attempt:

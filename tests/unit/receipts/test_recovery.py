@@ -40,8 +40,17 @@ FAILED = [*OUT, seen("attempt_failed", 1), seen("retry_scheduled", 1)]
 def test_takeover(receipts, idempotent, plain):
     progress = progress_of(receipts)
     for is_idempotent, expected in ((True, idempotent), (False, plain)):
-        assert takeover(progress, idempotent=is_idempotent, deadline_millis=100, now_millis=99) is expected
-        assert takeover(progress, idempotent=is_idempotent, deadline_millis=100, now_millis=100) is Takeover.EXPIRE
+        facts = {"idempotent": is_idempotent, "deadline_millis": 100, "repeat_until_millis": 100}
+        assert takeover(progress, **facts, now_millis=99) is expected
+        assert takeover(progress, **facts, now_millis=100) is Takeover.EXPIRE
+
+
+def test_what_cannot_be_repeated_any_more_is_followed():
+    """Its node may have done the work: whether it did, a late receipt may still tell."""
+    facts = {"idempotent": True, "deadline_millis": 100, "repeat_until_millis": 50}
+    assert takeover(progress_of(OUT), **facts, now_millis=49) is Takeover.REPEAT
+    assert takeover(progress_of(OUT), **facts, now_millis=50) is Takeover.FOLLOW
+    assert takeover(progress_of(FAILED), **facts, now_millis=50) is Takeover.GO_ON
 
 
 def test_progress_names_the_failed_and_the_open_attempt():

@@ -23,11 +23,19 @@ def test_the_envelope_comes_back_as_it_was() -> None:
         context={"turn": 3},
         intent="summarize",
         parent_span=ParentSpan("a" * 32, "b" * 16, False),
+        is_async=True,
+        callback_url="https://billing.test/done",
     )
     again = envelope_of(a_row(envelope))
     assert {name: getattr(again, name) for name in envelope.__slots__} == {
         name: getattr(envelope, name) for name in envelope.__slots__
     }
+
+
+def test_so_does_how_its_intent_was_read() -> None:
+    envelope = an_envelope(intent="summarize")
+    row = a_row(envelope) | {"request": stored_request(envelope, {"chosen": "file_summary"})}
+    assert journey_of(row, progress_of([])).reading == {"chosen": "file_summary"}
 
 
 def test_fallback_rules_that_were_applied_are_not_applied_again() -> None:
@@ -64,4 +72,6 @@ def a_row(envelope: CallEnvelope) -> dict[str, Any]:
         "parent_call_id": None,
         "labels": None,
         "session_id": None,
+        "async_rank": 2 if envelope.is_async else None,
+        "callback_url": envelope.callback_url,
     }
