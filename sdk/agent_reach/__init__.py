@@ -2,6 +2,7 @@
 
 from agent_reach._context import Context, ThreadContext, current_context
 from agent_reach.agent import AgentClient
+from agent_reach.callbacks import read_callback
 from agent_reach.client import AsyncReachClient, ReachClient
 from agent_reach.errors import (
     Cancelled,
@@ -20,6 +21,7 @@ from agent_reach.errors import (
     NotAgentReach,
     NotFound,
     NotJson,
+    NotSigned,
     Overloaded,
     PayloadTooLarge,
     Problem,
@@ -59,6 +61,7 @@ __all__ = [
     "NotAgentReach",
     "NotFound",
     "NotJson",
+    "NotSigned",
     "Overloaded",
     "PayloadTooLarge",
     "Problem",
@@ -77,4 +80,5 @@ __all__ = [
     "UnsupportedMediaType",
     "UpstreamError",
     "current_context",
+    "read_callback",
 ]

@@ -14,7 +14,7 @@ from agent_reach import _wire
 from agent_reach._http import Connection
 from agent_reach.client import ReachClient, address_from, key_from
 from agent_reach.errors import Forbidden, NotFound, ReachError, Unauthenticated
-from agent_reach.models import CallOptions, Urgency
+from agent_reach.models import CallOptions, Result, Urgency
 
 try:
     import typer
@@ -97,16 +97,53 @@ def call(
     idempotency_key: Key = None,
     tag: Tags = None,
     urgency: HowSoon = "normal",
+    follow: Annotated[bool, typer.Option("--follow", help="show on stderr what happens to it meanwhile")] = False,
+    is_async: Annotated[bool, typer.Option("--async", help="do not wait for it: print its id")] = False,
+    callback_url: Annotated[str | None, typer.Option(help="with --async: where its end is told")] = None,
 ) -> None:
-    """Have a task done; its output on stdout, who did it on stderr."""
+    """Have a task done; its output on stdout, who did it on stderr. With --async its id, for `wait`."""
     options: CallOptions = {
         "timeout_ms": timeout_ms,
         "idempotency_key": idempotency_key,
         "tags": tag or [],
         "urgency": urgency,
+        "callback_url": callback_url,
     }
     with reach() as client:
-        result = client.dispatch(capability, read_payload(payload), **options)
+        if is_async:
+            print(client.submit(capability, read_payload(payload), **options))
+            return
+        if follow:
+            call_id = client.submit(capability, read_payload(payload), **options)
+            show_receipts(client, call_id, errors)
+            result = ended_well(client.wait(call_id))
+        else:
+            result = client.dispatch(capability, read_payload(payload), **options)
+    show_result(result)
+
+
+@app.command()
+def wait(
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="as `call --async` printed it")],
+    timeout_s: Annotated[float | None, typer.Option(help="seconds; absent: until it ends")] = None,
+) -> None:
+    """Wait for a call's end, and show it as `call` does."""
+    with reach() as client:
+        result = client.wait(call_id, timeout_s)
+    show_result(ended_well(result))
+
+
+def ended_well(result: Result) -> Result:
+    """The result itself. Raises the Problem it has ended in, or ReachError where it has not ended."""
+    if result.error is not None:
+        raise _wire.problem(None, {"call_id": result.call_id, "trace_id": result.trace_id, **result.error})
+    if not result.ended:
+        said = f"it has not ended: it is {result.status}"
+        raise ReachError(said, call_id=result.call_id, trace_id=result.trace_id)
+    return result
+
+
+def show_result(result: Result) -> None:
     console.print_json(json.dumps(result.output, ensure_ascii=False))
     told = f"{result.service_id}/{result.node_id} in {result.duration_ms} ms, attempt {result.attempts}"
     errors.print(f"[green]succeeded[/] by {told}, call {result.call_id}, trace {result.trace_id}")

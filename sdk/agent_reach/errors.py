@@ -203,6 +203,12 @@ class NotAgentReach(Unreachable):
 # --- What is written wrongly -----------------------------------------------------------------------------------------
 
 
+class NotSigned(ReachError):
+    """What came is not signed by Agent-Reach, or too old."""
+
+    code = "not_signed"
+
+
 class SetupError(ReachError):
     """The agent cannot start as it is written; the message says what to change."""
 
