@@ -586,7 +586,10 @@ async def carry(
     except TimeoutError:
         if journey.mirror_of is None:
             parts.load.observe(node.key, loop.time() - started)
-        return live.verdict()
+        verdict = live.verdict()
+        if verdict is not None and verdict.ended is Ended.TIMED_OUT and not send:
+            return replace(verdict, ours=True)  # its answer may have come to the process that is gone
+        return verdict
     finally:
         if stream is not None:
             stream.over = True

@@ -167,9 +167,10 @@ def is_error(outcome: Outcome, elapsed_s: float, *, least_timeout_s: float) -> b
     Against it: no connection, a broken one, silence, 5xx (503 too), an answer from something else at its address, a
     failure that it reports as worth repeating. For it: success, 4xx, and 429, with which it shows that it works. An
     answer that the output schema refuses or that is too large is the capability's trouble, not the node's health. A
-    deadline that left it less than `least_timeout_s` is its caller's doing; what we did not send says nothing.
+    deadline that left it less than `least_timeout_s` is its caller's doing; what we have not sent, or are to blame for,
+    says nothing.
     """
-    if outcome.unsent:
+    if outcome.unsent or outcome.ours:
         return None
     match outcome.ended:
         case Ended.SUCCEEDED | Ended.INVALID_OUTPUT | Ended.TOO_LARGE:

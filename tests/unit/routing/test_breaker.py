@@ -113,6 +113,7 @@ def test_an_opening_elsewhere_is_taken_over_unless_it_is_older():
         (Outcome(Ended.NOT_STARTED, http_status=429), False),
         (Outcome(Ended.BROKEN, unreached=True), True),
         (Outcome(Ended.SILENT), True),
+        (Outcome(Ended.TIMED_OUT, "its answer may have come to a process that is gone", ours=True), None),
         (Outcome(Ended.FAILED, http_status=500), True),
         (Outcome(Ended.FAILED, http_status=500, retryable=False), True),
         (Outcome(Ended.FAILED, http_status=301), True),
