@@ -1,5 +1,6 @@
 """Calls whose process is gone: claimed under a new fence for whoever carries on."""
 
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,18 @@ RETURNING *
 async def claim_orphans(journal: Journal, limit: int) -> list[dict[str, Any]]:
     """Take over open calls whose owner's lease has run out; their rows, fenced for this journal's process."""
     return await journal.read(CLAIM, journal.owner, OVERDUE_S, NOBODY, journal.owner, journal.lease_s, limit)
+
+
+# Past its deadline a call may have an end of ours on its way into the database, which a new epoch would shut out.
+FORGOTTEN = """
+UPDATE calls SET epoch = epoch + 1, step = 0
+WHERE owner = %s AND ended_at IS NULL AND deadline > now() AND NOT (id = ANY(%s::uuid[])) RETURNING *
+"""
+
+
+async def claim_forgotten(journal: Journal, carried: Collection[str]) -> list[dict[str, Any]]:
+    """Open calls that are ours and that nobody here carries: the answer to a claim was lost with its connection."""
+    return await journal.read(FORGOTTEN, journal.owner, list(carried))
 
 
 async def seen_receipts(journal: Journal, call_id: UUID) -> list[Seen]:

@@ -28,7 +28,7 @@ from receipts.core.trace_context import ParentSpan
 from receipts.errors import UnknownParent
 from receipts.journal import end, keep_running
 from receipts.reading import find_lineage, millis
-from receipts.recovery import claim_orphans, seen_receipts
+from receipts.recovery import claim_forgotten, claim_orphans, seen_receipts
 from receipts.waiting import are_waiting, give_back, is_any_waiting, take_due, what_is_due
 from registry.clock import now_millis, now_ns
 from registry.core.node import Health, Node, Offer
@@ -92,6 +92,10 @@ class Engine:
         """Calls (id and epoch) that others may take, not written yet."""
         self.sending: dict[str, OpenCall] = {}
         """Calls whose attempts are made here."""
+        self.carried: set[str] = set()
+        """Calls that have a task here."""
+        self.has_doubts = False
+        """A claim has got no answer: there may be calls that are ours and that nobody carries."""
         self.swept_at = 0.0
         self.is_stopping = False
 
@@ -137,11 +141,19 @@ class Engine:
             if self.loop.time() - self.swept_at > 2 * settings.REACH_SWEEP_INTERVAL_S:
                 await self.sweep()
             with suppress(Unavailable):  # the next look tells
+                if self.has_doubts:
+                    await self.remember_forgotten()
                 due = await what_is_due(self.parts.journal)
                 if due["calls"] or self.given_back:
                     self.due.set()
                 if due["callbacks"]:
                     self.callbacks.due.set()
+
+    async def remember_forgotten(self) -> None:
+        """Carry what a claim has made ours without our hearing of it. Raises Unavailable."""
+        for row in await claim_forgotten(self.parts.journal, self.carried):
+            self.keep(self.carry(row, take_over))
+        self.has_doubts = False
 
     async def take_calls(self) -> None:
         """Hold as many of the calls that wait as there is room for, whenever some are due."""
@@ -149,9 +161,11 @@ class Engine:
             await self.due.wait()
             await asyncio.sleep(GATHER_S)
             self.due.clear()
-            with suppress(Unavailable):  # the next look tells
+            try:
                 while await self.take_some():
                     pass
+            except Unavailable:
+                self.has_doubts = True
 
     async def take_some(self) -> bool:
         """Take a shard of the calls that wait; whether more may. Raises Unavailable."""
@@ -199,6 +213,7 @@ class Engine:
             try:
                 rows = await claim_orphans(self.parts.journal, settings.REACH_SWEEP_BATCH)
             except Unavailable:
+                self.has_doubts = True
                 break
             for row in rows:
                 self.keep(self.carry(row, take_over))
@@ -209,8 +224,12 @@ class Engine:
 
     # --- Carrying them -----------------------------------------------------------------------------------------------
 
-    async def carry(self, row: dict[str, Any], begin: "Begin") -> None:
+    def carry(self, row: dict[str, Any], begin: "Begin") -> Coroutine[Any, Any, None]:
         """Carry a call that is ours to its end, or to where it is given back."""
+        self.carried.add(str(row["id"]))
+        return self.carried_on(row, begin)
+
+    async def carried_on(self, row: dict[str, Any], begin: "Begin") -> None:
         enter_call(str(row["id"]), row["trace_id"])
         call = OpenCall(str(row["id"]), str(self.parts.owner), epoch=row["epoch"])
         try:
@@ -225,6 +244,8 @@ class Engine:
         except Exception:  # the outermost loop of a call: it is taken from us when its deadline is over
             log.exception("call %s is carried no further", call.call_id)
             return
+        finally:
+            self.carried.discard(call.call_id)
         if onward is None:
             return
         if row["mirror_of"] is None:

@@ -121,6 +121,16 @@ async def test_what_waits_is_nobodys_orphan_but_what_is_held_is(
     assert [str(orphan["id"]) for orphan in await claim_orphans(heir, 10)] == [row.id], "whatever went wrong, it ends"
 
 
+async def test_what_a_lost_answer_made_ours_is_found_again(journal: Journal, sql: Sql) -> None:
+    from receipts.recovery import claim_forgotten
+
+    carried, forgotten, late = [await waiting(journal) for _ in range(3)]
+    assert set(await take(journal)) == ids([carried, forgotten, late])
+    sql("UPDATE calls SET deadline = now() WHERE id = %s", late.id)  # its end may be on its way
+    assert [str(row["id"]) for row in await claim_forgotten(journal, [carried.id])] == [forgotten.id]
+    assert sql("SELECT epoch FROM calls WHERE id = %s", forgotten.id) == [(3,)]
+
+
 async def test_who_listens_is_told(new_journal: MakeJournal) -> None:
     told: list[str] = []
     engine = await new_journal(hears_due=True)
