@@ -129,7 +129,8 @@ class Following:
     def __init__(self, journal: Journal, *, poll_s: float, answer_s: float):
         self.journal, self.poll_s, self.answer_s = journal, poll_s, answer_s
         self.calls: dict[str, Followed] = {}
-        self.hinted: set[str] = set()
+        self.hinted: dict[str, None] = {}
+        """In the order in which they were hinted at: who was first is looked at first."""
         self.came = asyncio.Event()
         self.leaving = False
         """Whether all are to go elsewhere: this process stops."""
@@ -198,7 +199,7 @@ class Following:
                     self.hint(call_id)
 
     def hint(self, call_id: str) -> None:
-        self.hinted.add(call_id)
+        self.hinted[call_id] = None
         self.came.set()
 
     async def look_after(self) -> None:
@@ -209,7 +210,7 @@ class Following:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(poll_at if self.calls else None):
                     await self.came.wait()
-            hinted, self.hinted = self.hinted, set()
+            hinted, self.hinted = self.hinted, {}
             self.came.clear()
             try:
                 if hinted:
