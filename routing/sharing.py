@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from time import monotonic
 
 import msgspec
 from redis.asyncio import Redis
@@ -17,6 +16,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from receipts.journal import end, keep_running
+from registry.clock import monotonic
 from routing.core.balancing import RateKey
 from routing.core.breaker import State
 from routing.core.limits import burst
