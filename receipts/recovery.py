@@ -30,10 +30,11 @@ async def claim_orphans(journal: Journal, limit: int) -> list[dict[str, Any]]:
     return await journal.read(CLAIM, journal.owner, OVERDUE_S, journal.owner, journal.lease_s, limit)
 
 
+SEEN = "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq"
+
+
 async def seen_receipts(journal: Journal, call_id: UUID) -> list[Seen]:
-    rows = await journal.read(
-        "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq", call_id
-    )
+    rows = await journal.read(SEEN, call_id)
     return [Seen(**row) for row in rows]
 
 

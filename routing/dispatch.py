@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import uuid_utils.compat as uuids
 
 from receipts.core.ending import Ending
 from receipts.core.envelope import UNREAD, CallEnvelope
@@ -162,7 +161,7 @@ async def submit(
 
 async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -> Journey:
     """A journey with what is inherited from the parent, if there is one, and with its intent read."""
-    call_id = uuids.uuid7()
+    call_id = parts.new_call_id()
     reading = None
     if envelope.intent is not None:
         found = read_intent(envelope, parts.tables, min_score=parts.policy.intent_min_score)
