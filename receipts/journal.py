@@ -362,6 +362,8 @@ class Journal:
         self.followers: dict[str, list[Callable[[], None]]] = {}
         self.heard: list[Callable[[Iterable[str]], None]] = []
         """Told of calls that have moved, by a write of this process or as another one says."""
+        self.listens: list[Callable[[], None]] = []
+        """Told whenever this process begins to listen, and anew after an absence: what was said before is lost."""
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -513,6 +515,8 @@ class Journal:
             try:
                 async with await self.sessions.open("reach listen") as connection:
                     await connection.execute(f"LISTEN reach_{self.owner.hex}")
+                    for told in self.listens:
+                        told()
                     async for notice in connection.notifies():
                         self.wake(notice.payload)
             except psycopg.OperationalError:
