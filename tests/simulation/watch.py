@@ -163,9 +163,10 @@ class Watch:
                 return
 
     def was_carried(self, stored: Stored) -> bool:
-        """Whether nothing has kept its process from ending it."""
+        """Whether it is still the process's that accepted it, and nothing has kept that from ending it."""
         process = self.world.by_owner.get(stored.row.owner)
-        return process is not None and process.undisturbed_since_s <= self.seen[stored.row.id].accepted_s
+        accepted_s = self.seen[stored.row.id].accepted_s
+        return stored.epoch == 1 and process is not None and process.undisturbed_since_s <= accepted_s
 
     def expect(self, asked: "Asked") -> None:
         """A caller has asked."""

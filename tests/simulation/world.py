@@ -337,7 +337,6 @@ def quiet(watch: Watch) -> Iterator[None]:
 def collecting_seldom() -> Iterator[None]:
     """What lives on is most of what there is: looking through it at every turn would take a tenth of the time."""
     before = gc.get_threshold()
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     try:
