@@ -221,7 +221,6 @@ MUTATIONS: dict[str, Mutation] = {
         no_jitter,
         unsafe_is_repeated,
         retry_after_the_deadline,
-        late_writes_are_sent,
         no_fencing,
         forwarded_after_sending,
         told_before_it_is_written,

@@ -12,7 +12,6 @@ SOONEST = {
     "breaker_never_closes": 8,
     "unsafe_is_repeated": 9,
     "retry_after_the_deadline": 2,
-    "late_writes_are_sent": 7,
     "nobody_takes_over": 6,
     "lease_never_expires": 6,
 }
@@ -25,7 +24,6 @@ BREAKS = {
     "no_jitter": {"retries do not come in step"},
     "unsafe_is_repeated": {"what is not idempotent runs once"},
     "retry_after_the_deadline": TIME,
-    "late_writes_are_sent": TIME,
     "no_fencing": {"only who holds a call writes to it"},
     "forwarded_after_sending": {"`forwarded` is in the database before the envelope leaves"},
     "told_before_it_is_written": {"nothing is told that is not in the database"},
