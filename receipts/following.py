@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 POLL_SHARE = 0.05
 """At most so much of the time (of 1) somebody looks at all followed calls: a slow database is asked less often."""
+REST_AT_MOST_S = 10.0
+"""Between two such looks: one that has waited for an absent database says nothing of how slow it is."""
 LOOK_AT_MOST = 250
 """Calls that one statement marks or looks at because of hints."""
 ROWS_AT_ONCE = 32
@@ -129,7 +131,8 @@ class Following:
     def __init__(self, journal: Journal, *, poll_s: float, answer_s: float):
         self.journal, self.poll_s, self.answer_s = journal, poll_s, answer_s
         self.calls: dict[str, Followed] = {}
-        self.hinted: set[str] = set()
+        self.hinted: dict[str, None] = {}
+        """In the order in which they were hinted at: who was first is looked at first."""
         self.came = asyncio.Event()
         self.leaving = False
         """Whether all are to go elsewhere: this process stops."""
@@ -148,11 +151,13 @@ class Following:
 
     def start(self) -> None:
         self.journal.heard.append(self.hear)
+        self.journal.listens.append(self.hint_at_all)
         look = keep_running(self.look_after, self.journal.retry_s)
         self.tasks = [asyncio.get_running_loop().create_task(look, name="following")]
 
     async def stop(self) -> None:
         self.journal.heard.remove(self.hear)
+        self.journal.listens.remove(self.hint_at_all)
         reads = (self.standings.task, self.rows.task, self.receipts.task, self.parts.task)
         await end([*self.tasks, *(task for task in reads if task is not None)])
 
@@ -197,8 +202,13 @@ class Following:
                 if call_id in self.calls:
                     self.hint(call_id)
 
+    def hint_at_all(self) -> None:
+        """Any of them may have moved while nobody listened."""
+        for call_id in self.calls:
+            self.hint(call_id)
+
     def hint(self, call_id: str) -> None:
-        self.hinted.add(call_id)
+        self.hinted[call_id] = None
         self.came.set()
 
     async def look_after(self) -> None:
@@ -209,14 +219,14 @@ class Following:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(poll_at if self.calls else None):
                     await self.came.wait()
-            hinted, self.hinted = self.hinted, set()
+            hinted, self.hinted = self.hinted, {}
             self.came.clear()
             try:
                 if hinted:
                     await in_time(self.look(hinted), self.answer_s)
                 if (began := loop.time()) >= poll_at:
                     await in_time(self.poll(), self.answer_s)
-                    poll_at = loop.time() + max(self.poll_s, (loop.time() - began) / POLL_SHARE)
+                    poll_at = loop.time() + max(self.poll_s, min(REST_AT_MOST_S, (loop.time() - began) / POLL_SHARE))
             except Unavailable:
                 for call_id in hinted:
                     self.hint(call_id)

@@ -144,7 +144,7 @@ class Lane(Generic[Row]):
     def __init__(
         self,
         name: str,
-        conninfo: str,
+        sessions: "PostgreSQL",
         statement: str,
         flush: Flush[Row],
         lost: Lost[Row],
@@ -154,7 +154,7 @@ class Lane(Generic[Row]):
         answer_s: float,
     ):
         self.answer_s = answer_s
-        self.name, self.conninfo, self.statement = name, conninfo, statement
+        self.name, self.sessions, self.statement = name, sessions, statement
         self.flush: Flush[Row] = flush
         self.lost: Lost[Row] = lost
         self.max_rows, self.retry_s = max_rows, retry_s
@@ -176,8 +176,8 @@ class Lane(Generic[Row]):
         while True:
             try:
                 if self.connection is None or self.prepared is None or self.connection.closed:
-                    self.connection = await connect(self.conninfo, f"reach {self.name}", WRITER_OPTIONS)
-                    self.prepared = Prepared(self.connection, "write", self.statement)
+                    self.connection = await self.sessions.open(f"reach {self.name}", WRITER_OPTIONS)
+                    self.prepared = self.sessions.prepared(self.connection, self.statement)
                     await self.lost([], self.connection)
                 await self.arrived.wait()
                 await self.write_group(self.connection, self.prepared)
@@ -298,6 +298,29 @@ async def connect(conninfo: str, name: str, options: str = "") -> psycopg.AsyncC
     )
 
 
+class PostgreSQL:
+    """The sessions of one process: a lane's with its statement, the listener's, and the readers'."""
+
+    def __init__(self, conninfo: str):
+        self.conninfo = conninfo
+
+    async def open(self, name: str, options: str = "") -> psycopg.AsyncConnection:
+        return await connect(self.conninfo, name, options)
+
+    def prepared(self, connection: psycopg.AsyncConnection, statement: str) -> Prepared:
+        return Prepared(connection, "write", statement)
+
+    def readers(self) -> AsyncConnectionPool[psycopg.AsyncConnection[dict[str, Any]]]:
+        return AsyncConnectionPool(
+            self.conninfo,
+            min_size=1,
+            max_size=2,
+            open=False,
+            timeout=5,
+            kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "reach read"},
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Existing:
     """The call that already stands for an idempotency key."""
@@ -311,7 +334,7 @@ class Journal:
 
     def __init__(
         self,
-        conninfo: str,
+        sessions: PostgreSQL,
         owner: UUID,
         *,
         role: str,
@@ -322,11 +345,11 @@ class Journal:
         key_ttl_s: float,
         hears_due: bool = False,
     ):
-        self.conninfo, self.owner, self.hears_due = conninfo, owner, hears_due
+        self.sessions, self.owner, self.hears_due = sessions, owner, hears_due
         self.retry_s, self.lease_s, self.key_ttl_s = retry_s, lease_s, key_ttl_s
         self.new_calls: Lane[CallRow] = Lane(
             "journal accept",
-            conninfo,
+            sessions,
             ACCEPT,
             self.flush_new,
             self.lose_new,
@@ -336,7 +359,7 @@ class Journal:
         )
         self.moves: Lane[MoveRow] = Lane(
             "journal move",
-            conninfo,
+            sessions,
             MOVE,
             self.flush_moves,
             self.lose_moves,
@@ -346,19 +369,14 @@ class Journal:
         )
         self.lease = (owner, role, socket.gethostname(), os.getpid(), lease_s)
         self.doubtful: list[str] = []
-        self.reader: AsyncConnectionPool[psycopg.AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
-            conninfo,
-            min_size=1,
-            max_size=2,
-            open=False,
-            timeout=5,
-            kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "reach read"},
-        )
+        self.reader = sessions.readers()
         self.followers: dict[str, list[Callable[[], None]]] = {}
         self.heard: list[Callable[[Iterable[str]], None]] = []
         """Told of calls that have moved, by a write of this process or as another one says."""
         self.when_due: list[Callable[[str], None]] = []
         """Told of what is due, by the payload of `DUE`, where this process hears of it."""
+        self.listens: list[Callable[[], None]] = []
+        """Told whenever this process begins to listen, and anew after an absence: what was said before is lost."""
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -372,7 +390,7 @@ class Journal:
         """End the lanes and give the lease back, so that what is still open is taken over at once."""
         await end(self.tasks)
         try:
-            await self.read("DELETE FROM process_leases WHERE owner = %s", self.owner)
+            await self.read(GIVE_LEASE_BACK, self.owner)
         except Unavailable:
             log.warning("the lease could not be given back; it runs out by itself")
         await self.reader.close()
@@ -394,11 +412,7 @@ class Journal:
 
     async def find_key(self, caller: str, key: str | None) -> Existing | None:
         """The call an unexpired idempotency key stands for. Raises Unavailable."""
-        rows = await self.read(
-            "SELECT call_id, request_digest FROM idempotency WHERE caller = %s AND key = %s AND expires_at > now()",
-            caller,
-            key,
-        )
+        rows = await self.read(FIND_KEY, caller, key)
         return Existing(rows[0]["call_id"], rows[0]["request_digest"]) if rows else None
 
     async def flush_new(
@@ -474,11 +488,7 @@ class Journal:
         """Which of an owner's doubtful writes had been committed before the connection broke (their step is there)."""
         if not rows:
             return set()
-        result = await connection.execute(
-            "SELECT c.id FROM json_to_recordset(%s::json) AS m(id uuid, owner uuid, epoch int, step int)"
-            " JOIN calls c ON c.id = m.id AND c.owner = m.owner AND c.epoch = m.epoch AND c.step >= m.step",
-            (json_of(list(rows)).decode(),),
-        )
+        result = await connection.execute(ALREADY_APPLIED, (json_of(list(rows)).decode(),))
         return {str(call_id) for (call_id,) in await result.fetchall()}
 
     async def lose_moves(self, _waiting: list[Item[MoveRow]], _connection: psycopg.AsyncConnection | None) -> None:
@@ -516,10 +526,12 @@ class Journal:
         """Wake whoever waits for a call that another process has moved."""
         while True:
             try:
-                async with await connect(self.conninfo, "reach listen") as connection:
+                async with await self.sessions.open("reach listen") as connection:
                     await connection.execute(f"LISTEN reach_{self.owner.hex}")
                     if self.hears_due:
                         await connection.execute(f"LISTEN {DUE}")
+                    for told in self.listens:
+                        told()
                     async for notice in connection.notifies():
                         if notice.channel != DUE:
                             self.wake(notice.payload)
@@ -549,6 +561,12 @@ class Journal:
                 self.followers.pop(call_id, None)
 
 
+FIND_KEY = "SELECT call_id, request_digest FROM idempotency WHERE caller = %s AND key = %s AND expires_at > now()"
+ALREADY_APPLIED = (
+    "SELECT c.id FROM json_to_recordset(%s::json) AS m(id uuid, owner uuid, epoch int, step int)"
+    " JOIN calls c ON c.id = m.id AND c.owner = m.owner AND c.epoch = m.epoch AND c.step >= m.step"
+)
+GIVE_LEASE_BACK = "DELETE FROM process_leases WHERE owner = %s"
 RENEW_LEASE = """
 INSERT INTO process_leases AS held (owner, role, host, pid, started_at, held_since, lease_expires_at)
 VALUES (%s, %s, %s, %s, now(), now(), now() + make_interval(secs => %s))

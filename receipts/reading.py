@@ -96,13 +96,15 @@ class StoredCall:
         return millis(self.ended_at or self.accepted_at) - millis(self.accepted_at)
 
 
+READ_CALL = (
+    "SELECT id, trace_id, status, route_id, table_revision, service_id, node_id, attempts, accepted_at, ended_at,"
+    " deadline, output, error FROM calls WHERE id = %s"
+)
+
+
 async def read_call(journal: Journal, call_id: UUID) -> StoredCall:
     """One call by id. Raises CallNotFound, Unavailable."""
-    rows = await journal.read(
-        "SELECT id, trace_id, status, route_id, table_revision, service_id, node_id, attempts, accepted_at, ended_at,"
-        " deadline, output, error FROM calls WHERE id = %s",
-        call_id,
-    )
+    rows = await journal.read(READ_CALL, call_id)
     if not rows:
         raise CallNotFound(f"no call {call_id}")
     return stored_call(rows[0])

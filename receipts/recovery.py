@@ -44,10 +44,11 @@ async def claim_forgotten(journal: Journal, carried: Collection[str]) -> list[di
     return await journal.read(FORGOTTEN, journal.owner, list(carried))
 
 
+SEEN = "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq"
+
+
 async def seen_receipts(journal: Journal, call_id: UUID) -> list[Seen]:
-    rows = await journal.read(
-        "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq", call_id
-    )
+    rows = await journal.read(SEEN, call_id)
     return [Seen(**row) for row in rows]
 
 

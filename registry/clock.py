@@ -6,6 +6,8 @@ database each second sets it right (`set_right`).
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,12 +19,18 @@ TOLERATED_S = 0.1
 """Hosts that keep time are nearer than this; the answer's way takes as long."""
 WORTH_A_WORD_S = 1.0
 
+_monotonic: Callable[[], float] = time.monotonic
 _epoch_of_monotonic_s = time.time() - time.monotonic()
+
+
+def monotonic() -> float:
+    """Seconds by this host's monotonic clock; only their differences mean anything."""
+    return _monotonic()
 
 
 def now_s() -> float:
     """Epoch seconds."""
-    return time.monotonic() + _epoch_of_monotonic_s
+    return _monotonic() + _epoch_of_monotonic_s
 
 
 def now_millis() -> int:
@@ -57,3 +65,15 @@ def set_right(database_s: float, *, asked_s: float, answered_s: float) -> None:
     if abs(off_s) > WORTH_A_WORD_S:
         log.warning("this host's clock was %+.1f s off the database's; the reach goes by the database's", -off_s)
     _epoch_of_monotonic_s += off_s
+
+
+@contextmanager
+def going_by(monotonic: Callable[[], float], *, epoch_of_monotonic_s: float) -> Iterator[None]:
+    """Meanwhile this whole process goes by another monotonic clock: that of a simulated world."""
+    global _monotonic, _epoch_of_monotonic_s
+    before = _monotonic, _epoch_of_monotonic_s
+    _monotonic, _epoch_of_monotonic_s = monotonic, epoch_of_monotonic_s
+    try:
+        yield
+    finally:
+        _monotonic, _epoch_of_monotonic_s = before

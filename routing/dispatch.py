@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import uuid_utils.compat as uuids
 
 from receipts.core.ending import Ending
 from receipts.core.envelope import UNREAD, CallEnvelope
@@ -31,7 +30,18 @@ from registry.log_context import enter_call
 from routing import observing
 from routing.core.intent import read_intent
 from routing.core.patience import patience_millis, rest_ms
-from routing.core.plan import Attempt, Fallback, Step, Stop, Wait, Why, after_fallback, next_step, with_fallbacks
+from routing.core.plan import (
+    Attempt,
+    Fallback,
+    Step,
+    Stop,
+    Wait,
+    Why,
+    after_fallback,
+    latest_start_millis,
+    next_step,
+    with_fallbacks,
+)
 from routing.core.pool import standing_refusal
 from routing.core.reports import Report
 from routing.live import LiveParts
@@ -168,7 +178,7 @@ async def submit(
 
 async def begin(envelope: CallEnvelope, parts: LiveParts, *, any_parent: bool) -> Journey:
     """A journey with what is inherited from the parent, if there is one, and with its intent read."""
-    call_id = uuids.uuid7()
+    call_id = parts.new_call_id()
     reading = None
     if envelope.intent is not None:
         found = read_intent(envelope, parts.tables, min_score=parts.policy.intent_min_score)
@@ -541,13 +551,13 @@ async def carry(
 
     Without `send` (recovery) the envelope is out already and only receipts can tell.
     """
-    node = attempt.chosen.node
-    if send and (refusal := became_unable(attempt, parts)):
-        return Outcome(Ended.NOT_STARTED, f"it became unable before the envelope was sent: {refusal}")
+    node, now = attempt.chosen.node, now_millis()
+    if send and (refusal := second_look(journey, attempt, parts, now_millis=now)):
+        return Outcome(Ended.NOT_STARTED, f"the envelope was not sent: {refusal}")
     call.is_followed = not send
     loop = asyncio.get_running_loop()
     started = loop.time()
-    deadline_at = started + ((journey.deadline_millis or 0) - now_millis()) / 1000
+    deadline_at = started + ((journey.deadline_millis or 0) - now) / 1000
     refreshes: set[asyncio.Task[None]] = set()
     stream: StreamedReceipts | None = None
     try:
@@ -605,9 +615,12 @@ def streamed_receipts(
     return StreamedReceipts(note, lambda: write(call, parts), lambda: live.end(None), per_s=parts.stream_receipts_per_s)
 
 
-def became_unable(attempt: Attempt, parts: LiveParts) -> str | None:
-    """A second look after the flush: the tables may have moved since the decision."""
+def second_look(journey: Journey, attempt: Attempt, parts: LiveParts, *, now_millis: int) -> str | None:
+    """After the flush, which may have waited for the database: the time may be up, the tables may have moved."""
     key = attempt.chosen.node.key
+    route = parts.tables.routes_by_id.get(attempt.why.route_id)
+    if now_millis >= attempt.deadline_millis or now_millis > latest_start_millis(journey, route, parts.policy):
+        return "the time to start it was over when it was written"
     if parts.load.is_open(key):
         return "its breaker has opened"
     node = parts.tables.nodes.get(key)

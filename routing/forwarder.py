@@ -43,6 +43,7 @@ class NodeAnswer(msgspec.Struct, gc=False):
     output: Any
 
 
+Session = aiohttp.ClientSession
 NDJSON = "application/x-ndjson"
 Hear = Callable[[Report | Outcome], None]
 """Told of each line of an answer that comes line by line; the last is the attempt's outcome."""
@@ -52,30 +53,11 @@ decode_any = msgspec.json.Decoder().decode
 
 
 class Forwarder:
-    """The pooled client of one process. Make it on the event loop that uses it."""
+    """The client of one process, over its one pool of connections."""
 
-    def __init__(
-        self,
-        *,
-        connect_timeout_s: float,
-        keepalive_s: float,
-        max_response_bytes: int,
-        lines_per_s: int,
-        allowed: Collection[str],
-        trace_sample: float = 1.0,
-    ):
+    def __init__(self, session: Session, *, max_response_bytes: int, lines_per_s: int, trace_sample: float = 1.0):
+        self.session = session
         self.max_response_bytes, self.lines_per_s, self.trace_sample = max_response_bytes, lines_per_s, trace_sample
-        self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                keepalive_timeout=keepalive_s,
-                socket_factory=make_socket,
-                resolver=GuardedResolver(allowed, timeout_s=connect_timeout_s),
-            ),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
-            skip_auto_headers={"User-Agent", "Accept", "Accept-Encoding"},
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
 
     async def close(self) -> None:
         await self.session.close()
@@ -196,6 +178,21 @@ class Forwarder:
             if len(content) > limit:
                 return None
         return bytes(content)
+
+
+def pooled_session(*, connect_timeout_s: float, keepalive_s: float, allowed: Collection[str]) -> Session:
+    """Connections to nodes. Make it on the event loop that uses it."""
+    return Session(
+        connector=aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=keepalive_s,
+            socket_factory=make_socket,
+            resolver=GuardedResolver(allowed, timeout_s=connect_timeout_s),
+        ),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+        skip_auto_headers={"User-Agent", "Accept", "Accept-Encoding"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
 
 
 def connect_sentence(exc: Exception) -> str:

@@ -4,10 +4,9 @@ import asyncio
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Final, TypeVar
 
-from registry.clock import now_s
+from registry.clock import monotonic, now_s
 from registry.core.node import Health
 from routing.core.balancing import RateKey, peak_ewma
 from routing.core.breaker import (

@@ -3,19 +3,20 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+import uuid_utils.compat as uuids
 from django.conf import settings
 
 from receipts.cancelling import note_not_told
 from receipts.core.journey import Outcome
 from receipts.following import Following
-from receipts.journal import Journal
+from receipts.journal import Journal, PostgreSQL
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
 from registry.clock import now_ns
@@ -29,7 +30,7 @@ from routing.core.retry import BudgetRules
 from routing.core.shedding import Bounds, overload
 from routing.core.tables import Tables
 from routing.errors import Overloaded
-from routing.forwarder import Forwarder
+from routing.forwarder import Forwarder, Session, pooled_session
 from routing.health import NodeLoad
 from routing.snapshot import Snapshot
 from routing.waiting import Waiting
@@ -72,6 +73,7 @@ class LiveParts:
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
+    new_call_id: Callable[[], UUID] = uuids.uuid7
     telling: set[asyncio.Task[None]] = field(default_factory=set)
     sharing: "Sharing | None" = None
     turned: dict[tuple[str, str], Breaker] = field(default_factory=dict)
@@ -214,8 +216,43 @@ async def start_parts(role: str, *, hears_due: bool = False) -> LiveParts:
     """
     database = await asyncio.to_thread(partial(conninfo, "reach"))
     owner = uuid4()
-    journal = Journal(
+    journal = journal_of(role, owner, PostgreSQL(database), hears_due=hears_due)
+    snapshot = Snapshot(
         database,
+        poll_s=settings.REACH_SNAPSHOT_POLL_S,
+        retry_s=settings.REACH_DATABASE_RETRY_S,
+        shown_at_most=settings.REACH_MAX_CANDIDATES_SHOWN,
+        use_keys=keyring.replace,
+    )
+    session = pooled_session(
+        connect_timeout_s=settings.REACH_CONNECT_TIMEOUT_S,
+        keepalive_s=settings.REACH_NODE_KEEPALIVE_S,
+        allowed=allowed_addresses(),
+    )
+    parts = put_together(owner, journal, snapshot, session, beside=loads)
+    loads.append(parts.load)
+    await journal.start()
+    await snapshot.start()
+    keyring.fetch = partial(fetch_key, journal)
+    parts.following.start()
+    if settings.REDIS_URL:
+        from routing.sharing import Sharing, connected  # a tenth of a start, and most installations need no Redis
+
+        parts.sharing = Sharing(
+            partial(connected, settings.REDIS_URL),
+            str(owner),
+            parts.load,
+            interval_s=settings.REACH_SHARING_INTERVAL_S,
+            retry_s=settings.REACH_DATABASE_RETRY_S,
+        )
+        parts.sharing.start()
+    return parts
+
+
+def journal_of(role: str, owner: UUID, sessions: PostgreSQL, *, hears_due: bool = False) -> Journal:
+    """The journal of a process, by the settings."""
+    return Journal(
+        sessions,
         owner,
         role=role,
         max_rows=settings.REACH_FLUSH_MAX_ROWS,
@@ -225,19 +262,19 @@ async def start_parts(role: str, *, hears_due: bool = False) -> LiveParts:
         key_ttl_s=settings.REACH_IDEMPOTENCY_TTL_S,
         hears_due=hears_due,
     )
-    snapshot = Snapshot(
-        database,
-        poll_s=settings.REACH_SNAPSHOT_POLL_S,
-        retry_s=settings.REACH_DATABASE_RETRY_S,
-        shown_at_most=settings.REACH_MAX_CANDIDATES_SHOWN,
-        use_keys=keyring.replace,
-    )
+
+
+def put_together(
+    owner: UUID, journal: Journal, snapshot: Snapshot, session: Session, *, beside: Sequence[NodeLoad] = ()
+) -> LiveParts:
+    """The parts of a process over its ways to database and nodes, by the settings. Starts nothing.
+
+    `beside`: the loads of the other parts in this process.
+    """
     forwarder = Forwarder(
-        connect_timeout_s=settings.REACH_CONNECT_TIMEOUT_S,
-        keepalive_s=settings.REACH_NODE_KEEPALIVE_S,
+        session,
         max_response_bytes=settings.REACH_MAX_RESPONSE_BYTES,
         lines_per_s=settings.REACH_STREAM_LINES_PER_S,
-        allowed=allowed_addresses(),
         trace_sample=settings.REACH_TRACE_SAMPLE,
     )
     load = NodeLoad(
@@ -248,13 +285,8 @@ async def start_parts(role: str, *, hears_due: bool = False) -> LiveParts:
         budget_rules=BudgetRules(
             settings.REACH_RETRY_BUDGET_SHARE, settings.REACH_RETRY_BUDGET_FLOOR, settings.REACH_RETRY_BUDGET_WINDOW_S
         ),
-        beside=loads,
+        beside=beside,
     )
-    loads.append(load)
-    snapshot.when_loaded.append(load.heed)
-    await journal.start()
-    await snapshot.start()
-    keyring.fetch = partial(fetch_key, journal)
     parts = LiveParts(
         owner,
         journal,
@@ -275,19 +307,8 @@ async def start_parts(role: str, *, hears_due: bool = False) -> LiveParts:
         settings.REACH_MAX_MIRRORED,
         settings.REACH_BREAKER_TIMEOUT_S,
     )
-    parts.following.start()
+    snapshot.when_loaded.append(load.heed)
     load.when_turned.append(parts.note_turn)
-    if settings.REDIS_URL:
-        from routing.sharing import Sharing  # Redis's client is a tenth of a start, and most installations need none
-
-        parts.sharing = Sharing(
-            settings.REDIS_URL,
-            str(owner),
-            load,
-            interval_s=settings.REACH_SHARING_INTERVAL_S,
-            retry_s=settings.REACH_DATABASE_RETRY_S,
-        )
-        parts.sharing.start()
     return parts
 
 

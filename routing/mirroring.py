@@ -8,8 +8,6 @@ import logging
 from collections import Counter
 from dataclasses import replace
 
-import uuid_utils.compat as uuids
-
 from receipts.core.ending import Ending
 from receipts.core.envelope import Urgency
 from receipts.core.journey import Ended, Journey, NodeKey, Tried
@@ -50,7 +48,7 @@ async def copied(journey: Journey, mirror: Mirror, parts: LiveParts) -> None:
     copy = replace(
         journey,
         envelope=envelope,
-        call_id=uuids.uuid7(),
+        call_id=parts.new_call_id(),
         mirror_of=journey.call_id,
         handed_to=mirror.service,
         first_forwarded_at_millis=None,

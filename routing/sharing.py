@@ -7,9 +7,8 @@ See docs/adr/0010.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from time import monotonic
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import msgspec
 from redis.asyncio import Redis
@@ -17,6 +16,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from receipts.journal import end, keep_running
+from registry.clock import monotonic
 from routing.core.balancing import RateKey
 from routing.core.breaker import State
 from routing.core.limits import burst
@@ -69,13 +69,15 @@ class Told(msgspec.Struct, omit_defaults=True):
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Told).decode
+Connected = Callable[[], AbstractAsyncContextManager[tuple[Redis, PubSub]]]
+"""Opens a connection to speak and one to listen, and closes them."""
 
 
 class Sharing:
     """Keeps one process's `load` in step with those of the others."""
 
-    def __init__(self, url: str, owner: str, load: NodeLoad, *, interval_s: float, retry_s: float):
-        self.url, self.owner, self.load = url, owner, load
+    def __init__(self, connected: Connected, owner: str, load: NodeLoad, *, interval_s: float, retry_s: float):
+        self.connected, self.owner, self.load = connected, owner, load
         self.interval_s, self.retry_s = interval_s, retry_s
         self.away = False
         self.task: asyncio.Task[None] | None = None
@@ -102,7 +104,7 @@ class Sharing:
 
     async def share(self) -> None:
         """Connect, then tell and hear until something fails."""
-        async with connected(self.url) as (redis, ears):
+        async with self.connected() as (redis, ears):
             async with asyncio.timeout(PATIENCE_S):
                 await ears.subscribe(CHANNEL)
                 await redis.publish(CHANNEL, encode(Told(self.owner, hello=True)))

@@ -125,6 +125,9 @@ def after_attempt(
 ) -> Step:
     """An attempt has failed: rest and repeat, fall back, or stop."""
     route = tables.routes_by_id.get(last.route_id)
+    if last.outcome.unsent and now_millis >= (journey.deadline_millis or 0):
+        why = Why(last.route_id, tables.revision, route.strategy.type if route else "least_loaded")
+        return Stop(Ending("deadline_exceeded", NO_TIME), why)
     repeatable = may_repeat(last.outcome, idempotent=journey.idempotent)
     wait_ms = backoff_ms(last.number, base_ms=base_delay_ms(journey.envelope, route, policy), chance=chance())
     spent = None
@@ -184,7 +187,9 @@ def choose(journey: Journey, tables: Tables, load: Load, policy: Policy, *, now_
         if search.chosen is not None:
             deadline_millis = journey.deadline_millis or deadline_of(journey, search.chosen.offer.tier, route, policy)
             if deadline_millis <= now_millis:
-                return Stop(Ending("deadline_exceeded", "no time was left to start"), why)
+                return Stop(Ending("deadline_exceeded", NO_TIME), why)
+            if journey.last is not None and now_millis > latest_start_millis(journey, route, policy):
+                return Stop(ending_after(journey.last), why)
             return Attempt(search.chosen, deadline_millis, why)
         handed_on = journey.handed_to is not None or any(fallback.action == "route_to" for fallback in fallbacks)
         if search.hopeless is not None and not handed_on:  # the caller's mistake only where the caller asked for it
@@ -361,6 +366,7 @@ def refused_before_routing(journey: Journey, tables: Tables, policy: Policy) -> 
     return Stop(Ending("loop_detected", f"the chain of calls is deeper than {policy.max_hops}"), why)
 
 
+NO_TIME = "no time was left to start"
 BAD_PAYLOAD = "its input schema refuses the payload"
 BAD_CALLER = "does not take calls from this caller"
 LOOP = "is already working on this payload higher up the chain"

@@ -11,7 +11,7 @@ import uuid_utils.compat as uuids
 from django.utils import timezone
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from receipts.journal import Journal
+from receipts.journal import Journal, PostgreSQL
 from receipts.rows import CallRow, MoveRow, ReceiptRow
 from tests.bed.proxy import Proxy
 
@@ -74,7 +74,7 @@ async def new_journal(database: str, line: Proxy) -> AsyncIterator[MakeJournal]:
             "key_ttl_s": 60.0,
             "answer_s": 5.0,
         } | facts
-        made.append(Journal(where, uuid4(), **settings))
+        made.append(Journal(PostgreSQL(where), uuid4(), **settings))
         await made[-1].start()
         return made[-1]
 

@@ -213,6 +213,23 @@ async def test_the_database_away_is_waited_for(new_journal: MakeJournal, followi
         assert follower.followed.ended
 
 
+async def test_an_end_told_while_this_process_did_not_listen_is_seen_when_it_does_again(
+    new_journal: MakeJournal, following_of: Follow, line: Proxy
+):
+    """The notification is lost; the next poll may be far away, for a slow one is followed by a long rest."""
+    owner, other = await new_journal(), await new_journal(line=line)
+    following = following_of(other)
+    row = a_call(owner)
+    await owner.accept(*opening(row))
+    with following.call(UUID(row.id), end_only=True) as follower:
+        await settled(following, row.id)
+        line.cut()
+        assert await owner.move(*an_end(row))
+        line.mend()
+        await stirred(follower)
+    assert follower.followed.ended
+
+
 async def test_a_line_that_goes_dead_holds_nobody_for_ever(new_journal: MakeJournal, following_of: Follow, line: Proxy):
     owner, other = await new_journal(), await new_journal(line=line)
     following = following_of(other, poll_s=0.05, answer_s=0.2)

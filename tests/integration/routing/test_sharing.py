@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from routing.core.breaker import BreakerRules, State
 from routing.core.limits import rate_key
 from routing.health import NodeLoad
-from routing.sharing import TOGETHER_S, Sharing
+from routing.sharing import TOGETHER_S, Sharing, connected
 from tests.bed.redis import Redis
 from tests.factories import a_candidate, an_offer
 
@@ -42,7 +43,7 @@ class Dispatcher:
     def __init__(self, name: str, redis: Redis):
         rules = BreakerRules(min_calls=6, open_s=OPEN_S)
         self.load = NodeLoad(decay_s=10, node_rules=rules, service_rules=BreakerRules(min_calls=1000))
-        self.sharing = Sharing(redis.url, name, self.load, interval_s=0.05, retry_s=0.05)
+        self.sharing = Sharing(partial(connected, redis.url), name, self.load, interval_s=0.05, retry_s=0.05)
 
     def fail(self, count: int) -> None:
         for _ in range(count):

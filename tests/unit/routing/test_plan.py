@@ -289,6 +289,20 @@ def test_the_only_node_is_tried_again():
     assert attempted(once, tables(a_node())).chosen.node.key == ("summarizer", "n1")
 
 
+def test_a_retry_that_has_rested_for_too_long_does_not_start():
+    """The database or this process was away meanwhile: 30 s after the first forward nothing starts."""
+    once = a_journey(an_envelope(), an_attempt(Ended.BROKEN), waited=1, idempotent=True)
+    attempted(once, tables(a_node()), at=NOW + 30_000)
+    step = stopped(once, tables(a_node()), at=NOW + 30_001)
+    assert (step.ending.code, step.ending.outcome_unknown) == ("upstream_error", True)
+
+
+def test_what_was_not_sent_because_the_time_was_up_has_spent_its_deadline():
+    unsent = a_journey(an_envelope(), an_attempt(Ended.NOT_STARTED, reason="no time was left"))
+    step = stopped(unsent, tables(a_node()), at=NOW + 60_000)
+    assert (step.ending.code, step.ending.outcome_unknown) == ("deadline_exceeded", False)
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "unknown"),
     [
