@@ -396,6 +396,12 @@ REACH_LATENCY_DECAY_S = limit("REACH_LATENCY_DECAY_S", 10.0, "s", "how fast a no
 
 # --- Journal, leases, sweeps -----------------------------------------------------------------------------------------
 
+REACH_DURABILITY = choice(
+    "REACH_DURABILITY",
+    "strict",
+    ("strict", "relaxed"),
+    "`relaxed` does not wait for the disk: a crash of PostgreSQL may lose the last 0.6 s (see performance.md)",
+)
 REACH_FLUSH_MAX_ROWS = limit("REACH_FLUSH_MAX_ROWS", 256, "calls", "one group commit; more wait for the next")
 REACH_DATABASE_RETRY_S = limit("REACH_DATABASE_RETRY_S", 0.5, "s", "pause between attempts to reach a lost database")
 REACH_DATABASE_TIMEOUT_S = limit("REACH_DATABASE_TIMEOUT_S", 5.0, "s", "a database that takes longer counts as away")

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 WRITER_OPTIONS = (
     "-c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c plan_cache_mode=force_generic_plan"
 )
+RELAXED_OPTIONS = f"{WRITER_OPTIONS} -c synchronous_commit=off"
+"""PostgreSQL answers before a commit is on disk, and writes it within about 0.6 s (3 × wal_writer_delay)."""
 GROUP_BYTES = 8 * 1024 * 1024
 """A group's JSON at the most (bytes), so that large payloads do not add up to a statement PostgreSQL refuses."""
 
@@ -142,9 +144,10 @@ class Lane(Generic[Row]):
         max_rows: int,
         retry_s: float,
         answer_s: float,
+        options: str,
     ):
         self.answer_s = answer_s
-        self.name, self.conninfo, self.statement = name, conninfo, statement
+        self.name, self.conninfo, self.statement, self.options = name, conninfo, statement, options
         self.flush: Flush[Row] = flush
         self.lost: Lost[Row] = lost
         self.max_rows, self.retry_s = max_rows, retry_s
@@ -166,7 +169,7 @@ class Lane(Generic[Row]):
         while True:
             try:
                 if self.connection is None or self.prepared is None or self.connection.closed:
-                    self.connection = await connect(self.conninfo, f"reach {self.name}", WRITER_OPTIONS)
+                    self.connection = await connect(self.conninfo, f"reach {self.name}", self.options)
                     self.prepared = Prepared(self.connection, "write", self.statement)
                     await self.lost([], self.connection)
                 await self.arrived.wait()
@@ -310,6 +313,7 @@ class Journal:
         answer_s: float,
         lease_s: float,
         key_ttl_s: float,
+        writer_options: str = WRITER_OPTIONS,
     ):
         self.conninfo, self.owner = conninfo, owner
         self.retry_s, self.lease_s, self.key_ttl_s = retry_s, lease_s, key_ttl_s
@@ -322,6 +326,7 @@ class Journal:
             max_rows=max_rows,
             retry_s=retry_s,
             answer_s=answer_s,
+            options=writer_options,
         )
         self.moves: Lane[MoveRow] = Lane(
             "journal move",
@@ -332,6 +337,7 @@ class Journal:
             max_rows=max_rows,
             retry_s=retry_s,
             answer_s=answer_s,
+            options=writer_options,
         )
         self.lease = (owner, role, socket.gethostname(), os.getpid(), lease_s)
         self.doubtful: list[str] = []

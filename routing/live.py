@@ -15,7 +15,7 @@ from django.conf import settings
 from receipts.cancelling import note_not_told
 from receipts.core.journey import Outcome
 from receipts.following import Following
-from receipts.journal import Journal
+from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Journal
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
 from registry.clock import now_ns
@@ -214,6 +214,7 @@ async def start_parts(role: str) -> LiveParts:
         answer_s=settings.REACH_DATABASE_TIMEOUT_S,
         lease_s=settings.REACH_PROCESS_LEASE_S,
         key_ttl_s=settings.REACH_IDEMPOTENCY_TTL_S,
+        writer_options=RELAXED_OPTIONS if settings.REACH_DURABILITY == "relaxed" else WRITER_OPTIONS,
     )
     snapshot = Snapshot(
         database,
