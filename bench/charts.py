@@ -9,7 +9,10 @@ from pygal.style import Style
 from bench.plan import MANY
 from bench.report import LOAD, NODE, PARTS, SMALL, Cell
 
-STYLE = Style(background="#ffffff", plot_background="#ffffff", font_family="sans-serif", title_font_size=18)
+COLOURS = ("#9aa0a6", "#34a853", "#fbbc04", "#a142f4", "#1a73e8", "#24c1e0")
+STYLE = Style(
+    background="#ffffff", plot_background="#ffffff", font_family="sans-serif", title_font_size=18, colors=COLOURS
+)
 ABOVE_OF = {"p50": "p50_ms", "p99": "p99_ms", "p99.9": "p999_ms"}
 
 

@@ -55,7 +55,11 @@ def judged(
 
 
 def below(what: str, measured: float, bound: float, unit: str) -> Goal:
-    return Goal(what, f"< {bound:.3g} {unit}", f"{measured:.3g} {unit}", measured < bound)
+    return Goal(what, f"< {shown(bound)} {unit}", f"{shown(measured)} {unit}", measured < bound)
+
+
+def shown(figure: float) -> str:
+    return f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
 def times(what: str, measured: float, base: float, least: float) -> Goal:

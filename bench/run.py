@@ -278,6 +278,10 @@ def doubts_of(found: Findings) -> list[str]:
     """Why these figures cannot be trusted."""
     cells = [*found.cells, *([found.steady] if found.steady else [])]
     doubts = [f"{errors} errors"] if (errors := sum(cell.errors for cell in cells)) else []
+    if mute := sum(not cell.succeeded for cell in cells):
+        doubts.append(f"{mute} loads without any answer (the machine is too busy)")
+    if found.slow and (found.slow.light_errors or not found.slow.light_p99_beside_ms):
+        doubts.append("light calls beside slow ones failed")
     if found.slow and found.slow.answered != found.slow.wanted:
         doubts.append(f"{found.slow.wanted - found.slow.answered} slow calls without an answer")
     for name, by_status in found.recorded.items():
