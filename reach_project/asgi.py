@@ -35,6 +35,7 @@ from reach_project.lean import (
     request_id_of,
 )
 from registry import refusals
+from registry.api import HeartbeatView
 from registry.errors import Unavailable
 from routing import live
 from routing.api import DispatchView, ExplainView, ReceiptsView
@@ -59,6 +60,8 @@ HOT_OF_A_CALL: dict[str, View] = {
 }
 UUID_TEXT = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 OF_A_CALL = re.compile(rf"/api/v1/calls/({UUID_TEXT})/({'|'.join(HOT_OF_A_CALL)})")
+HEARTBEAT: View = HeartbeatView.as_view()
+OF_A_NODE = re.compile(r"/api/v1/services/([a-z0-9][a-z0-9_.-]*)/nodes/([a-z0-9][a-z0-9_.-]*)/heartbeat")
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,10 +82,12 @@ def hot_view(scope: Scope) -> tuple[View, dict[str, Any]] | None:
     view = HOT.get(path)
     kwargs: dict[str, Any] = {}
     if view is None:
-        found = OF_A_CALL.fullmatch(path)
-        if found is None:
+        if (found := OF_A_CALL.fullmatch(path)) is not None:
+            view, kwargs = HOT_OF_A_CALL[found[2]], {"call_id": UUID(found[1])}
+        elif (found := OF_A_NODE.fullmatch(path)) is not None:
+            view, kwargs = HEARTBEAT, {"service_id": found[1], "node_id": found[2]}
+        else:
             return None
-        view, kwargs = HOT_OF_A_CALL[found[2]], {"call_id": UUID(found[1])}
     bearer = any(name == b"authorization" for name, _value in scope["headers"])
     return (view, kwargs) if bearer else None
 

@@ -16,6 +16,7 @@ from receipts.cancelling import note_not_told
 from receipts.core.journey import Outcome
 from receipts.following import Following
 from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Journal
+from registry import heartbeats
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
 from registry.clock import now_ns
@@ -166,6 +167,8 @@ class LiveParts:
     async def stop(self) -> None:
         if self.sharing is not None:
             await self.sharing.stop()
+        if heartbeats.read == self.journal.read:
+            heartbeats.read = keyring.fetch = None
         await self.snapshot.stop()
         await self.forwarder.close()
         await self.following.stop()
@@ -243,7 +246,9 @@ async def start_parts(role: str) -> LiveParts:
     snapshot.when_loaded.append(load.heed)
     await journal.start()
     await snapshot.start()
-    keyring.fetch = partial(fetch_key, journal)
+    if role != "engine":  # its loop is not the one that requests come to
+        keyring.fetch = partial(fetch_key, journal)
+        heartbeats.read = journal.read
     parts = LiveParts(
         owner,
         journal,
