@@ -506,10 +506,19 @@ REACH_WATCH_SLOWER_MS = limit(
     "REACH_WATCH_SLOWER_MS", 200.0, "ms", "and at least so much longer: twice nothing is nothing"
 )
 
+# --- Statistics ------------------------------------------------------------------------------------------------------
+
+REACH_STATISTICS_INTERVAL_S = limit(
+    "REACH_STATISTICS_INTERVAL_S", 15.0, "s", "how often calls are counted; what is newer is counted by who asks"
+)
+
 # --- Retention -------------------------------------------------------------------------------------------------------
 
 REACH_RETENTION_DAYS = limit(
     "REACH_RETENTION_DAYS", 30, "days", "older calls, receipts, refusal counts and rows of removed nodes are deleted"
+)
+REACH_MINUTE_STATISTICS_DAYS = limit(
+    "REACH_MINUTE_STATISTICS_DAYS", 3, "days", "calls counted by the minute; older spans are told by the hour"
 )
 REACH_AUDIT_DAYS = limit("REACH_AUDIT_DAYS", 400, "days", "the audit log; a year and what a yearly review needs on top")
 REACH_EXPIRED_NODE_DAYS = limit(

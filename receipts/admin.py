@@ -21,7 +21,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from receipts.cancelling import cancel_call
-from receipts.core.lifecycle import TERMINAL, CallStatus, Kind
+from receipts.core.lifecycle import OPEN, TERMINAL, CallStatus, Kind
 from receipts.core.trace_context import valid_trace_id
 from receipts.errors import CallEnded, CallNotFound
 from receipts.models import Call, Receipt
@@ -112,6 +112,10 @@ class StatusFilter(LinkFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return list(CALL_STATUS.items())
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        found = super().narrowed(queryset, value)
+        return found.filter(ended_at=None) if value in OPEN else found  # an index knows the open ones
 
 
 class WithinFilter(SinceFilter):
