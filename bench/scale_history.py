@@ -161,7 +161,8 @@ def main() -> int:
     for name, page in found["pages"].items():
         met = page["ms"] < BOUND_MS and not page["scans"]
         good = good and met
-        print(f"{'met   ' if met else 'MISSED'}  {page['ms']:8.1f} ms  {name}  {', '.join(page['scans'])}")
+        times = f"{page['ms']:8.1f} ms ({page['cpu_ms']:.1f} of CPU, {page['sql_ms']:.1f} of SQL)"
+        print(f"{'met   ' if met else 'MISSED'}  {times}  {name}  {', '.join(page['scans'])}")
     return 0 if good else 1
 
 

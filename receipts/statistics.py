@@ -192,15 +192,17 @@ def counted(dimension: str, since: datetime, until: datetime, now: datetime) -> 
     return dict(ordered[:GROUPS_SHOWN])
 
 
-def by_minute(since: datetime, until: datetime, now: datetime) -> dict[datetime, Counted]:
-    """All calls of a span by the minute in which they were accepted, in order; minutes without any are left out."""
+def over_time(since: datetime, until: datetime, now: datetime, step: timedelta) -> dict[datetime, Counted]:
+    """All calls of a span by the minute or hour (`step`) they were accepted in; those without any are left out."""
+    asked = pieces(since, until, rolled(now))
+    if step < HOUR:
+        asked = [
+            piece if piece.source is not Source.HOURS else Piece(Source.MINUTES, piece.since, piece.until)
+            for piece in asked
+        ]
     found: dict[datetime, Counted] = {}
-    asked = [
-        piece if piece.source is not Source.HOURS else Piece(Source.MINUTES, piece.since, piece.until)
-        for piece in pieces(since, until, rolled(now))
-    ]
-    for minute, bucket, calls, failures in rows_of(ALL, asked, by="minute"):
-        found.setdefault(minute, Counted()).add(bucket, calls, failures)
+    for moment, bucket, calls, failures in rows_of(ALL, asked, by="minute" if step < HOUR else "hour"):
+        found.setdefault(moment, Counted()).add(bucket, calls, failures)
     return dict(sorted(found.items()))
 
 
@@ -216,20 +218,19 @@ def rolled(now: datetime) -> Rolled | None:
 
 
 def rows_of(dimension: str, asked: Iterable[Piece], *, by: str) -> list[tuple[Any, int, int, int]]:
-    """Group, bucket, calls and failures of every piece; `by` says what groups: key or minute."""
+    """Group, bucket, calls and failures of every piece; `by` says what groups: key, minute or hour."""
     rows: list[tuple[Any, int, int, int]] = []
     for piece in asked:
         with connection.cursor() as cursor:
             if piece.source is Source.CALLS:
-                name = dimension or "''"
-                group = name if by == "key" else "date_trunc('minute', accepted_at)"
+                group = dimension or "''" if by == "key" else f"date_trunc('{by}', accepted_at)"
                 cursor.execute(
                     f"SELECT {group}, bucket, count(*), count(*) FILTER (WHERE failed) FROM ({CALLS}) AS ended"
                     " GROUP BY 1, 2",
                     span_of(piece.since, piece.until),
                 )
             else:
-                group = "key" if by == "key" else "since"
+                group = "key" if by == "key" else f"date_trunc('{by}', since)"
                 cursor.execute(
                     f"SELECT {group}, bucket, sum(n), sum(failed) FROM receipts_callcount,"
                     " unnest(buckets, counts, failures) AS b(bucket, n, failed)"

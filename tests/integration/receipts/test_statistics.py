@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from receipts import statistics
 from receipts.core.counting import HOUR, MINUTE
 from receipts.models import CallCount, CountedMinute
-from receipts.statistics import Counted, by_minute, counted, roll_up
+from receipts.statistics import Counted, counted, over_time, roll_up
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2020, 2, 3, 12, 0, tzinfo=UTC)  # nobody else's calls lie there
@@ -39,10 +39,12 @@ def test_what_is_counted_is_what_the_calls_say(stored_call: Store):
     a_history(stored_call)
     span = (NOON - 13 * MINUTE, NOW - timedelta(seconds=21))
     asked = [(name, *span, NOW) for name in (*statistics.DIMENSIONS, statistics.ALL)]
-    by_calls, minutes = [plain(counted(*one)) for one in asked], plain(by_minute(*span, NOW))
+    by_calls = [plain(counted(*one)) for one in asked]
+    steps = [plain(over_time(*span, NOW, step)) for step in (MINUTE, HOUR)]
     assert roll_up(NOW) >= 170
     assert [plain(counted(*one)) for one in asked] == by_calls
-    assert plain(by_minute(*span, NOW)) == minutes
+    assert [plain(over_time(*span, NOW, step)) for step in (MINUTE, HOUR)] == steps
+    assert [len(step) for step in steps] == [26, 3]
     assert sum(calls for calls, _failures, _buckets in by_calls[0].values()) > 50
     assert None in by_calls[0], "a call that nobody took"
 
