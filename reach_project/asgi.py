@@ -17,8 +17,13 @@ from django.core.asgi import get_asgi_application
 django_application = get_asgi_application()  # sets Django up: what follows imports models
 
 # ruff: noqa: E402
+from channels.routing import URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from channels.sessions import SessionMiddlewareStack
 from django.conf import settings
+from django.urls import re_path
 
+from dashboard.consumers import watched_paths
 from reach_project import health, metrics, tracing
 from reach_project.lean import (
     BodyTooLarge,
@@ -74,6 +79,23 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await lean(scope, receive, send, *found)
         else:
             await stock(scope, receive, send)
+    elif scope["type"] == "websocket":
+        await sockets(scope, receive, send)
+
+
+async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "websocket.close", "code": 4404})
+
+
+def watching() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """Live pages: from our own pages only, for who is logged in to this process's admin."""
+    if settings.REACH_ROLE == "dispatcher":
+        return refuse
+    routes = URLRouter([*watched_paths, re_path("", refuse)])  # type: ignore[arg-type]  # an ASGI application, as Channels routes them
+    return AllowedHostsOriginValidator(SessionMiddlewareStack(routes))
+
+
+sockets = watching()
 
 
 def hot_view(scope: Scope) -> tuple[View, dict[str, Any]] | None:

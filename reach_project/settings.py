@@ -297,6 +297,7 @@ LOGGING = {
     "loggers": {
         **{name: {"level": "WARNING"} for name in ("asyncio", "axes", "celery", "kombu", "uvicorn", "aiohttp")},
         **{name: {"level": "CRITICAL"} for name in ("opentelemetry", "urllib3")},  # see `reach_project.otlp`
+        "channels_redis": {"level": "CRITICAL"},  # a broker that is away is told by readiness, not each second
         "django.request": {"filters": ["mistakes of ours"]},
         "django.security.DisallowedHost": {"level": "CRITICAL"},  # likewise
     },
@@ -504,6 +505,26 @@ REACH_WATCH_SLOWER_BY = limit(
 )
 REACH_WATCH_SLOWER_MS = limit(
     "REACH_WATCH_SLOWER_MS", 200.0, "ms", "and at least so much longer: twice nothing is nothing"
+)
+
+# --- Live pages ------------------------------------------------------------------------------------------------------
+
+CHANNEL_LAYERS: dict[str, Any] = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {
+            "hosts": [{"address": REDIS_URL, "socket_connect_timeout": 5, "health_check_interval": 5}],
+            "prefix": "reach",
+        },
+    }
+    if REDIS_URL
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"group_expiry": 10 * 365 * 86_400}}
+}
+REACH_LIVE_INTERVAL_S = limit("REACH_LIVE_INTERVAL_S", 0.2, "s", "live pages are told of calls so often, at most")
+REACH_LIVE_CALLS = limit("REACH_LIVE_CALLS", 100, "calls", "in one message to live pages; others are a number")
+REACH_MAX_WATCHERS = limit("REACH_MAX_WATCHERS", 200, "sockets", "live pages of one process; more are refused")
+REACH_WATCHER_PATIENCE_S = limit(
+    "REACH_WATCHER_PATIENCE_S", 5.0, "s", "a browser that does not read for so long is cut off"
 )
 
 # --- Statistics ------------------------------------------------------------------------------------------------------

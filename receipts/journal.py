@@ -126,6 +126,8 @@ Flush = Callable[[psycopg.AsyncConnection, Prepared, Sequence[Item[Row]]], Await
 """Writes a group by the lane's statement and resolves its futures."""
 committed: list[Callable[[str, int, float], None]] = []
 """Told of each group on disk: the lane's name, its rows, its seconds. Who watches commits signs up here."""
+written: list[Callable[[Sequence[Item[Any]]], None]] = []
+"""Told of each group on disk: its rows. Of any thread that has a journal."""
 Lost = Callable[[list[Item[Row]], psycopg.AsyncConnection | None], Awaitable[None]]
 """Told of a lost connection (None, with what waits) and of every new one."""
 
@@ -191,6 +193,8 @@ class Lane(Generic[Row]):
             await self.flush(connection, prepared, group)
             for told in committed:
                 told(self.name, len(group), loop.time() - began)
+            for shown in written:
+                shown(group)
         except psycopg.OperationalError:
             for item in group:
                 item.in_doubt = True

@@ -10,12 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from channels.layers import get_channel_layer
 from django.conf import settings
 
 from receipts.cancelling import note_not_told
 from receipts.core.journey import Outcome
 from receipts.following import Following
-from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Journal
+from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Journal, written
+from receipts.trace import Publisher
 from registry import heartbeats
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
@@ -71,6 +73,8 @@ class LiveParts:
     chance: random.Random = field(default_factory=random.Random)
     telling: set[asyncio.Task[None]] = field(default_factory=set)
     sharing: "Sharing | None" = None
+    publisher: Publisher | None = None
+    """Who tells watchers; None where another loop of this process does."""
     turned: dict[tuple[str, str], Breaker] = field(default_factory=dict)
     """Nodes' breakers that have opened or closed, on their way into the database."""
 
@@ -167,6 +171,9 @@ class LiveParts:
     async def stop(self) -> None:
         if self.sharing is not None:
             await self.sharing.stop()
+        if self.publisher is not None:
+            written.remove(self.publisher.note)
+            await self.publisher.stop()
         if heartbeats.read == self.journal.read:
             heartbeats.read = keyring.fetch = None
         await self.snapshot.stop()
@@ -271,6 +278,16 @@ async def start_parts(role: str) -> LiveParts:
     )
     parts.following.start()
     load.when_turned.append(parts.note_turn)
+    if settings.REDIS_URL or role != "engine":  # an in-memory layer wakes nobody on another loop
+        parts.publisher = Publisher(
+            get_channel_layer(),
+            journal.read,
+            interval_s=settings.REACH_LIVE_INTERVAL_S,
+            calls_at_most=settings.REACH_LIVE_CALLS,
+            retry_s=settings.REACH_DATABASE_RETRY_S,
+        )
+        parts.publisher.start()
+        written.append(parts.publisher.note)
     if settings.REDIS_URL:
         from routing.sharing import Sharing  # Redis's client is a tenth of a start, and most installations need none
 
