@@ -26,8 +26,7 @@ from django.urls import re_path
 from dashboard.consumers import watched_paths
 from reach_project import health, metrics, tracing
 from reach_project.lean import (
-    BodyTooLarge,
-    BodyTooSlow,
+    REFUSED,
     ClientGone,
     Receive,
     Scope,
@@ -127,7 +126,7 @@ async def stock(scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive, limit=settings.REACH_MAX_BODY_BYTES, timeout_s=settings.REACH_BODY_TIMEOUT_S)
     except ClientGone:
         return
-    except (BodyTooLarge, BodyTooSlow) as exc:
+    except REFUSED as exc:
         await answer(send, refused_body(exc), request_id)
         return
     given = [{"type": "http.request", "body": body, "more_body": False}]

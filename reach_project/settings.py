@@ -369,6 +369,12 @@ REACH_MAX_WAITING_ROWS = limit(
     "rows",
     "that wait for a commit: sixteen full ones; new calls would only wait too",
 )
+REACH_MAX_BYTES_IN_FLIGHT = limit(
+    "REACH_MAX_BYTES_IN_FLIGHT",
+    128 * 1024 * 1024,
+    "bytes",
+    "of the bodies of one process's calls, and of those still coming in; each takes some five times that in memory",
+)
 REACH_MAX_MIRRORED = limit(
     "REACH_MAX_MIRRORED", 100, "copies", "in flight from one process; more are left out, for they would take its time"
 )

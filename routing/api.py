@@ -55,11 +55,12 @@ class DispatchView(AsyncAPIView):
         key: Key = request.auth
         envelope = envelope_of(request, key)
         live = parts()
-        live.admit(envelope.urgency)
+        size = len(request.body)
+        live.admit(envelope.urgency, size)
         try:
             result = await submit(envelope, live, any_parent="operate" in key.scopes, begun=mirror)
         finally:
-            live.in_flight -= 1
+            live.dismiss(size)
         return result_response(result)
 
 

@@ -68,6 +68,8 @@ class LiveParts:
     """A deadline that left a node less (s) says nothing of it."""
     in_flight: int = 0
     """Calls that somebody waits for here, those included that join another or wait for their first commit."""
+    bytes_in_flight: int = 0
+    """Of their bodies, as they came."""
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
@@ -88,16 +90,27 @@ class LiveParts:
     def overload(self, urgency: str) -> str | None:
         """Why there is no room for one more call of this urgency; None: there is."""
         waiting_rows = len(self.journal.new_calls.waiting) + len(self.journal.moves.waiting)
-        return overload(urgency, self.bounds, in_flight=self.in_flight, waiting_rows=waiting_rows)
+        return overload(
+            urgency,
+            self.bounds,
+            in_flight=self.in_flight,
+            waiting_rows=waiting_rows,
+            bytes_in_flight=self.bytes_in_flight,
+        )
 
-    def admit(self, urgency: str) -> None:
-        """Count one more call in flight, until `in_flight` is lowered again by whoever asked.
+    def admit(self, urgency: str, size: int) -> None:
+        """Count one more call in flight, with a body of so many bytes, until whoever asked calls `dismiss`.
 
         Raises Overloaded when there is no room for one of this urgency.
         """
         if why := self.overload(urgency):
             raise Overloaded(why, self.policy.retry_after_ms)
         self.in_flight += 1
+        self.bytes_in_flight += size
+
+    def dismiss(self, size: int) -> None:
+        self.in_flight -= 1
+        self.bytes_in_flight -= size
 
     def suspect(self, node: tuple[str, str], reason: str) -> None:
         """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""
@@ -272,7 +285,7 @@ async def start_parts(role: str) -> LiveParts:
         settings.REACH_IDLE_TIMEOUT_S,
         settings.REACH_STREAM_RECEIPTS_PER_S,
         settings.REACH_CANCEL_TIMEOUT_S,
-        Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS),
+        Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS, settings.REACH_MAX_BYTES_IN_FLIGHT),
         settings.REACH_MAX_MIRRORED,
         settings.REACH_BREAKER_TIMEOUT_S,
     )
