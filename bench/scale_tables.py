@@ -167,7 +167,8 @@ def heartbeat_figures(reach: Topology, seconds: int) -> dict[str, float]:
     dispatcher, database = Meter((reach.dispatchers[0].pid,)), Meter((reach.postgresql.pid,), children_too=True)
     before = dispatcher.cpu_s(), database.cpu_s()
     url = f"{reach.url}/api/v1/services/svc-1/nodes/n1/heartbeat"
-    load = offer_load([url], b'{"in_flight": 3}', key=reach.key, concurrency=4, seconds=seconds)
+    key = key_of(reach, "svc-1", "register")
+    load = offer_load([url], b'{"in_flight": 3}', key=key, concurrency=4, seconds=seconds)
     if load.refused or load.broken:
         raise SystemExit(f"bench.scale_tables: {load.refused} heartbeats were refused, {load.broken} broken")
     used = dispatcher.cpu_s() - before[0], database.cpu_s() - before[1]
@@ -176,6 +177,11 @@ def heartbeat_figures(reach: Topology, seconds: int) -> dict[str, float]:
         "postgresql_us": used[1] / load.answers * 1e6,
         "per_s": load.answers / load.seconds,
     }
+
+
+def key_of(reach: Topology, service_id: str, scope: str) -> str:
+    wanted = {"service_id": service_id, "scopes": [scope]}
+    return reach.request("POST", "/api/v1/keys", wanted, key=reach.key).json["key"]
 
 
 def compare(cases: Sequence[tuple[str, Topology, str, str]], options: argparse.Namespace) -> dict[str, float]:
@@ -203,8 +209,7 @@ def bench(options: argparse.Namespace, stack: ExitStack, folder: Path) -> bool:
     for size in (SMALL, LARGE):
         reach = reaches[size.name] = installed(stack, folder, size)
         filled(reach, size, address)
-        wanted = {"service_id": "bench-caller", "scopes": ["dispatch"]}
-        key = reach.request("POST", "/api/v1/keys", wanted, key=reach.key).json["key"]
+        key = key_of(reach, "bench-caller", "dispatch")
         time.sleep(5)  # its dispatcher has read them
         cases.append((size.name, reach, key, "cap_0"))
         if size is LARGE:

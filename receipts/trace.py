@@ -128,11 +128,12 @@ class Publisher:
         return list(dict.fromkeys(taken))
 
     async def tell_of(self, call_ids: Sequence[str]) -> None:
+        at_most = self.calls_at_most if self.wanted.keys() == {LIVE} else READ_AT_MOST
         try:
-            rows = await self.read(CALLS, list(call_ids[:READ_AT_MOST]))
+            rows = await self.read(CALLS, list(call_ids[:at_most]))
         except Unavailable:
             return  # whoever watches sees by the clock that nothing comes
-        unread = max(0, len(call_ids) - READ_AT_MOST)
+        unread = max(0, len(call_ids) - at_most)
         for group in list(self.wanted):
             calls = rows if group == LIVE else [row for row in rows if group_of(row["trace_id"]) == group]
             if calls:
