@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from uuid import UUID

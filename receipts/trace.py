@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
+from django.conf import settings
 
 from receipts.journal import Item, end, keep_running
 from registry.errors import Unavailable
@@ -38,7 +38,17 @@ SELECT id AS call_id, trace_id, parent_call_id, mirror_of, caller, capability, s
     seq, accepted_at, ended_at, error::json->>'code' AS error_code
 FROM calls WHERE id = ANY(%s::uuid[]) ORDER BY id DESC
 """
-AWAY = (OSError, TimeoutError, RedisError)
+
+
+def away_errors() -> tuple[type[Exception], ...]:
+    if not settings.REDIS_URL:  # Redis's client is a tenth of a start, and most installations need none
+        return OSError, TimeoutError
+    from redis.exceptions import RedisError
+
+    return OSError, TimeoutError, RedisError
+
+
+AWAY = away_errors()
 """What a channel layer raises that cannot be reached."""
 Read = Callable[..., Awaitable[list[dict[str, Any]]]]
 encode = msgspec.json.Encoder().encode
