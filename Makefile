@@ -14,7 +14,7 @@ help:
 	@echo "make fix     lint and format, repaired"
 	@echo "make messages     texts that pages show: collected, and their translations compiled"
 	@echo "make screenshots  docs/screenshots/, taken anew with the system's Chromium"
-	@echo "make bench   cost per call, measured; BASE=commit compares with that commit"
+	@echo "make bench   cost per call beside nginx, Django and Celery: bench-report/; BASE=commit compares with that commit"
 
 install:
 	@$(PYTHON) install.py requirements-client.txt

@@ -93,7 +93,7 @@ def watch_probes(reach: Topology, seconds: int) -> dict[str, float]:
 def cpu_per_call_us(reach: Topology, key: str, *, concurrency: int, seconds: int) -> float:
     dispatcher = reach.dispatchers[0]
     before = cpu_s(dispatcher.pid)
-    load = offer_load(f"{reach.url}/api/v1/dispatch", BODY, key=key, concurrency=concurrency, seconds=seconds)
+    load = offer_load([f"{reach.url}/api/v1/dispatch"], BODY, key=key, concurrency=concurrency, seconds=seconds)
     if load.refused or load.broken:
         raise SystemExit(f"bench.fleet: {load.refused} calls were refused, {load.broken} broken")
     return (cpu_s(dispatcher.pid) - before) / load.answers * 1e6

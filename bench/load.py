@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 import httptools
@@ -22,9 +24,10 @@ import uvloop
 WRK = shutil.which("wrk")
 TIMEOUT_S = 10
 GENERATOR = (
-    "wrk, 1 thread (its percentiles are corrected for coordinated omission)"
+    "wrk, a thread for each address (its percentiles are corrected for coordinated omission)"
     if WRK
-    else "bench.load, asyncio (no wrk found; install it for less noise)"
+    else "bench.load, asyncio: NO wrk HERE. Install it (apt-get install wrk, brew install wrk), or this generator takes"
+    " a good part of the CPU that the measured processes need"
 )
 
 
@@ -42,18 +45,31 @@ class Load:
     seconds: float
     p50_ms: float
     p99_ms: float
+    p999_ms: float
     cpu_s: float
 
 
-def offer_load(url: str, body: bytes, *, key: str, concurrency: int, seconds: int) -> Load:
-    """POST `body` to `url` for `seconds`. Raises LoadFailed when the generator gives no result."""
+def offer_load(urls: Sequence[str], body: bytes, *, key: str, concurrency: int, seconds: int) -> Load:
+    """POST `body` for `seconds` to these URLs, which differ in nothing but the port and share the connections.
+
+    Raises LoadFailed when the generator gives no result.
+    """
+    ports = [urlsplit(url).port or 80 for url in urls][:concurrency]
+    with NamedTemporaryFile() as file:  # it is too large for the environment, the key's place
+        file.write(body)
+        file.flush()
+        return run_generator(urls[0], ports, file.name, key=key, concurrency=concurrency, seconds=seconds)
+
+
+def run_generator(url: str, ports: Sequence[int], body: str, *, key: str, concurrency: int, seconds: int) -> Load:
     if WRK:
         script = str(Path(__file__).with_name("wrk.lua"))
-        command = [WRK, "-t1", f"-c{concurrency}", f"-d{seconds}s", f"--timeout={TIMEOUT_S}s", "-s", script, url]
+        command = [WRK, f"-t{len(ports)}", f"-c{concurrency}", f"-d{seconds}s", f"--timeout={TIMEOUT_S}s"]
+        command += ["-s", script, url]
     else:
         command = [sys.executable, "-m", "bench.load", url, str(concurrency), str(seconds)]
-    # Body and key go by the environment: command lines are readable by everybody on the machine.
-    environment = os.environ | {"BENCH_BODY": body.decode(), "BENCH_KEY": key}
+    own = {"BENCH_BODY_FILE": body, "BENCH_KEY": key, "BENCH_PORTS": " ".join(map(str, ports))}
+    environment = os.environ | own  # command lines are readable by everybody on the machine
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:
@@ -110,19 +126,17 @@ class Connection(asyncio.Protocol):
         self.tally.broken += not self.tally.stopped
 
 
-async def generate(url: str, body: bytes, key: str, concurrency: int, seconds: float) -> dict[str, float]:
+async def generate(
+    url: str, ports: Sequence[int], body: bytes, key: str, concurrency: int, seconds: float
+) -> dict[str, float]:
     """Offer the load from this loop and tell what was seen, as wrk.lua does."""
     target = urlsplit(url)
-    head = (
-        f"POST {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    tally = Tally(head.encode() + body)
+    tally = Tally(request_of(url, body, key))
     loop = asyncio.get_running_loop()
     started_at = time.perf_counter()
     connections = [
-        await loop.create_connection(lambda: Connection(tally), target.hostname or "", target.port or 80)
-        for _ in range(concurrency)
+        await loop.create_connection(lambda: Connection(tally), target.hostname or "", ports[number % len(ports)])
+        for number in range(concurrency)
     ]
     await asyncio.sleep(seconds)
     tally.stopped = True
@@ -137,14 +151,26 @@ async def generate(url: str, body: bytes, key: str, concurrency: int, seconds: f
         "seconds": elapsed_s,
         "p50_ms": ordered[len(ordered) // 2] * 1e3,
         "p99_ms": ordered[len(ordered) * 99 // 100] * 1e3,
+        "p999_ms": ordered[len(ordered) * 999 // 1000] * 1e3,
     }
 
 
+def request_of(url: str, body: bytes, key: str) -> bytes:
+    """The whole request, ready to be sent."""
+    target = urlsplit(url)
+    head = (
+        f"POST {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="POST $BENCH_BODY with $BENCH_KEY; print a line of JSON")
+    parser = argparse.ArgumentParser(description="POST $BENCH_BODY_FILE with $BENCH_KEY; print a line of JSON")
     parser.add_argument("url")
     parser.add_argument("concurrency", type=int)
     parser.add_argument("seconds", type=float)
     given = parser.parse_args()
-    body, key = os.environ["BENCH_BODY"].encode(), os.environ["BENCH_KEY"]
-    print(json.dumps(uvloop.run(generate(given.url, body, key, given.concurrency, given.seconds))))
+    body, key = Path(os.environ["BENCH_BODY_FILE"]).read_bytes(), os.environ["BENCH_KEY"]
+    ports = [int(port) for port in os.environ["BENCH_PORTS"].split()]
+    print(json.dumps(uvloop.run(generate(given.url, ports, body, key, given.concurrency, given.seconds))))

@@ -3,7 +3,8 @@
     python -m bench.node 9001 [http://127.0.0.1:8080 …]
 
 Given the URLs of instances it registers itself there, with the keys in BENCH_KEY, one for each. A bare protocol instead
-of a web framework, so that what is measured is what stands in front of it.
+of a web framework, so that what is measured is what stands in front of it. It is two services: one answers at once, the
+other after SLOW_S.
 """
 
 import argparse
@@ -18,7 +19,10 @@ from typing import Any
 import httptools
 import uvloop
 
+from bench.processes import open_as_many_as_allowed
+
 SERVICE_ID, NODE_ID, CAPABILITY = "bench-node", "n1", "bench_summary"
+SLOW_SERVICE_ID, SLOW_CAPABILITY, SLOW_S = "bench-slow", "bench_slow", 12.0
 OUTPUT = {"summary": "done at once", "keywords": ["bench"]}
 DECLARATION = {
     "lease_ttl_s": 3600,  # longer than any run: no heartbeats in what is measured
@@ -31,6 +35,7 @@ DECLARATION = {
                 "properties": {
                     "file_path": {"type": "string"},
                     "content_type": {"type": "string", "enum": ["report", "email", "code"]},
+                    "text": {"type": "string"},
                 },
                 "required": ["content_type"],
             },
@@ -44,6 +49,11 @@ DECLARATION = {
             },
         }
     ],
+}
+SLOW_DECLARATION = {
+    "lease_ttl_s": 3600,
+    "endpoints": {"invoke": "/slow/invoke", "live": "/reach/live", "ready": "/reach/ready"},
+    "capabilities": [{"name": SLOW_CAPABILITY, "description": "Takes its time", "timeout_tier": "medium"}],
 }
 
 
@@ -82,6 +92,9 @@ class NodeProtocol(asyncio.Protocol):
         self.url += url
 
     def on_message_complete(self) -> None:
+        if self.url == b"/slow/invoke":
+            asyncio.get_running_loop().call_later(SLOW_S, self.transport.write, DONE)  # type: ignore[attr-defined]
+            return
         self.transport.write(self.answer())  # type: ignore[attr-defined]  # a stream's transport can write
 
     def answer(self) -> bytes:
@@ -100,10 +113,15 @@ class NodeProtocol(asyncio.Protocol):
 
 
 def register(reach: str, key: str, address: str) -> None:
-    """Declare this node to the reach. Raises urllib's HTTPError when it is refused."""
+    """Declare both services to the reach."""
+    declare(reach, key, SERVICE_ID, {"address": address, **DECLARATION})
+    declare(reach, key, SLOW_SERVICE_ID, {"address": address, **SLOW_DECLARATION})
+
+
+def declare(reach: str, key: str, service_id: str, declaration: dict[str, Any]) -> None:
     request = urllib.request.Request(
-        f"{reach}/api/v1/services/{SERVICE_ID}/nodes/{NODE_ID}",
-        json.dumps({"address": address, **DECLARATION}).encode(),
+        f"{reach}/api/v1/services/{service_id}/nodes/{NODE_ID}",
+        json.dumps(declaration).encode(),
         {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         method="PUT",
     )
@@ -114,7 +132,7 @@ def register(reach: str, key: str, address: str) -> None:
 
 
 async def serve(port: int, instances: list[str]) -> None:
-    server = await asyncio.get_running_loop().create_server(NodeProtocol, "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(NodeProtocol, "127.0.0.1", port, backlog=4096)
     for reach, key in zip(instances, os.environ.get("BENCH_KEY", "").split(), strict=True):
         # in a thread: the reach asks `ready` back before the registration has returned
         await asyncio.to_thread(register, reach, key, f"http://127.0.0.1:{port}")
@@ -126,4 +144,5 @@ if __name__ == "__main__":
     parser.add_argument("port", type=int)
     parser.add_argument("reach", nargs="*", help="URLs of the instances to register with")
     options = parser.parse_args()
+    open_as_many_as_allowed()
     uvloop.run(serve(options.port, options.reach))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import socket
 import subprocess
 import time
@@ -118,6 +119,35 @@ def tree_cpu_s(pid: int) -> float:
     return used + times.user + times.system + times.children_user + times.children_system
 
 
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What some processes have used so far, and what is theirs alone."""
+
+    pids: tuple[int, ...]
+    children_too: bool = False
+
+    def cpu_s(self) -> float:
+        return sum((tree_cpu_s if self.children_too else cpu_s)(pid) for pid in self.pids)
+
+    def uss_mib(self) -> float:
+        """Private memory: what would be free again without them."""
+        found = [psutil.Process(pid) for pid in self.pids]
+        if self.children_too:
+            found += [child for one in list(found) for child in one.children(recursive=True)]
+        total = 0
+        for one in found:
+            with suppress(psutil.NoSuchProcess):
+                total += one.memory_full_info().uss
+        return total / 2**20
+
+
+def open_as_many_as_allowed() -> None:
+    """Raise the soft limit of open files of this process, and of what it starts, to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def inherited_environment(**own: str) -> dict[str, str]:
     """This process's environment without what would point an instance at somebody's real database or routes."""
     foreign = {
@@ -127,6 +157,7 @@ def inherited_environment(**own: str) -> dict[str, str]:
         "SECRET_KEY",
         "LISTEN_ADDR",
         "REACH_ROLE",
+        "REACH_DURABILITY",
         "DJANGO_SETTINGS_MODULE",
     }
     return {name: value for name, value in os.environ.items() if name not in foreign} | own

@@ -1,145 +1,163 @@
-"""The targets of a load, started and answering: the node itself; the forwarder, Agent-Reach and its BASE before it."""
+"""The targets of a load, started and answering: the node itself, its peers, Agent-Reach and its BASE before it."""
 
 import json
-import shutil
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bench import node
+from bench import plan as bench_plan
 from bench.base import checked_out
 from bench.database import Database, describe
-from bench.processes import (
-    CHECKOUT,
-    NotStarted,
-    Started,
-    cpu_s,
-    free_port,
-    inherited_environment,
-    running,
-    tree_cpu_s,
-    wait_until_answers,
-)
-from bench.report import NODE, POSTGRES, SERVER, WORKER
+from bench.peers import HOST, Peer, start_celery, start_forwarder, start_nginx, start_redis
+from bench.plan import BASE, PAYLOADS, RELAXED, STRICT, Leg, filler
+from bench.processes import CHECKOUT, Meter, Started, free_port, inherited_environment, running, wait_until_answers
+from bench.report import NODE, POSTGRES, REDIS, SERVER, SMALL, WORKER
 from reach_project import embedded
 
-DIRECT, FORWARDER, AGENT_REACH = TARGETS = ("direct", "forwarder", "agent-reach")
-BASE = "base"
-"""Agent-Reach again, as it was at another commit."""
-HOST = "127.0.0.1"
-PAYLOAD = {"file_path": "/data/report.pdf", "content_type": "report"}
-BODY = json.dumps({"capability": node.CAPABILITY, "payload": PAYLOAD}).encode()
 START_S = 90  # the first start of a home makes a database cluster
 FIRST_ANSWER_S = 20  # a new node is probed first, a new key made known
 
 
+def body_of(size: int) -> bytes:
+    """A call of about so many bytes."""
+    payload = {"file_path": "/data/report.pdf", "content_type": "report", "text": ""}
+    empty = json.dumps({"capability": node.CAPABILITY, "payload": payload})
+    text = filler(max(0, size - len(empty)))
+    return json.dumps({"capability": node.CAPABILITY, "payload": payload | {"text": text}}).encode()
+
+
+BODIES = {name: body_of(size) for name, size in PAYLOADS.items()}
+BODY = BODIES[SMALL]
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a load goes, and what tells the CPU seconds that each process behind it has used so far."""
+    """Where a load goes, who answers it, and what tells the use that each part behind it has made so far."""
 
     name: str
-    process: Started
-    url: str
+    processes: int
+    started: Sequence[Started]
+    urls: Sequence[str]
     key: str
-    meters: Mapping[str, Callable[[], float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """All that runs for one benchmark."""
-
-    targets: list[Target]
-    node_url: str
-    databases: dict[str, Database]
-    """Target → where it stores its calls."""
-
-    def invoked(self) -> int:
-        """How often the node was asked to work so far, by whomever."""
-        return request_json(f"{self.node_url}/invoked")["invoked"]
-
-
-def start_rig(stack: ExitStack, folder: Path, names: Sequence[str], base: str = "") -> Rig:
-    """Start what the named targets need; the stack ends it. Raises NotStarted with the reason and the log.
-
-    `base` is the commit of the target BASE. Every instance has a home and a PostgreSQL of its own; the node is one.
-    """
-    code = {AGENT_REACH: CHECKOUT, BASE: checked_out(stack, base, folder / "checkout") if BASE in names else CHECKOUT}
-    instances = {
-        name: start_instance(stack, name, folder / name, code[name]) for name in (AGENT_REACH, BASE) if name in names
-    }
-    behind, node_url = start_node(stack, folder, list(instances.values()))
-    node_meter = {NODE: partial(cpu_s, behind.pid)}
-    targets = [Target(DIRECT, behind, f"{node_url}/reach/invoke", "", node_meter)]
-    if FORWARDER in names:
-        forwarder, url = start_forwarder(stack, folder, node_url)
-        targets.append(Target(FORWARDER, forwarder, url, "", {SERVER: partial(cpu_s, forwarder.pid), **node_meter}))
-    for name, instance in instances.items():
-        dispatcher, url = start_dispatcher(stack, f"{name}-dispatcher", folder, instance)
-        meters = {
-            SERVER: partial(cpu_s, dispatcher.pid),
-            WORKER: partial(cpu_s, instance.process.pid),
-            POSTGRES: partial(tree_cpu_s, instance.database.postmaster_pid),
-            **node_meter,
-        }
-        targets.append(Target(name, dispatcher, f"{url}/api/v1/dispatch", caller_key(instance), meters))
-    for target in targets:
-        wait_for_first_answer(target)
-    wanted = [target for target in targets if target.name in names]
-    return Rig(wanted, node_url, {name: instance.database for name, instance in instances.items()})
+    meters: Mapping[str, Meter]
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
     """Agent-Reach, running on a home of its own, from the `code` in that folder."""
 
+    name: str
     process: Started
     url: str
     operator_key: str
     database: Database
+    redis: Started
+    redis_url: str
     code: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """All that runs for one benchmark."""
+
+    targets: Mapping[tuple[str, int], Target]
+    """By name and number of processes."""
+    node: Started
+    node_url: str
+    instances: Mapping[str, Instance]
+
+    def invoked(self) -> int:
+        """How often the node was asked to work so far, by whomever."""
+        return request_json(f"{self.node_url}/invoked")["invoked"]
+
+    @property
+    def databases(self) -> dict[str, Database]:
+        """Instance → where it stores its calls."""
+        return {name: instance.database for name, instance in self.instances.items()}
+
+
+def start_rig(stack: ExitStack, folder: Path, legs: Iterable[Leg], base: str = "") -> Rig:
+    """Start what these legs need; the stack ends it. Raises NotStarted with the reason and the log.
+
+    `base` is the commit of the target BASE. Every instance has a home and a PostgreSQL of its own; strict and relaxed
+    dispatchers share one. The node is one for all.
+    """
+    wanted = sorted({(name, leg.processes) for leg in legs for name in leg.targets})
+    names = {name for name, _processes in wanted}
+    instances = {}
+    if names & {STRICT, RELAXED}:
+        instances[STRICT] = start_instance(stack, STRICT, folder / STRICT, CHECKOUT)
+    if BASE in names:
+        code = checked_out(stack, base, folder / "checkout")
+        instances[BASE] = start_instance(stack, BASE, folder / BASE, code)
+    behind, node_url = start_node(stack, folder, list(instances.values()))
+    keys = {name: caller_key(instance) for name, instance in instances.items()}
+    targets = {}
+    for name, processes in wanted:
+        key = ""
+        match name:
+            case bench_plan.DIRECT:
+                peer: Peer = [behind], [f"{node_url}/reach/invoke"], {}
+            case bench_plan.NGINX:
+                peer = start_nginx(stack, folder, urlsplit(node_url).netloc, processes)
+            case bench_plan.FORWARDER:
+                peer = start_forwarder(stack, folder, f"{node_url}/reach/invoke", processes)
+            case bench_plan.CELERY:
+                peer = start_celery(stack, folder, f"{node_url}/reach/invoke", processes)
+            case _:
+                home = STRICT if name == RELAXED else name
+                key = keys[home]
+                peer = start_dispatchers(stack, name, folder, instances[home], processes)
+        started, urls, meters = peer
+        target = Target(name, processes, started, urls, key, {**meters, NODE: Meter((behind.pid,))})
+        for url in urls:
+            wait_for_first_answer(target, url)
+        targets[name, processes] = target
+    return Rig(targets, behind, node_url, instances)
 
 
 def start_instance(stack: ExitStack, name: str, home: Path, code: Path) -> Instance:
     """`manage.py reach_serve` as it comes, with the embedded PostgreSQL that it starts itself.
 
-    It has worker and beat; the load goes to a dispatcher of its own on the same database, as in production.
+    It has worker and beat; the load goes to dispatchers of their own on the same database, as in production.
     """
     home.mkdir()
     stack.callback(discard_database, home)
     process, url = start_reach(stack, name, home, code)
     credentials = json.loads((home / "credentials.json").read_text())
-    return Instance(process, url, credentials["operator_key"], describe(home), code)
+    redis, redis_url = start_redis(stack, home)
+    return Instance(name, process, url, credentials["operator_key"], describe(home), redis, redis_url, code)
 
 
-def start_dispatcher(stack: ExitStack, name: str, folder: Path, instance: Instance) -> tuple[Started, str]:
-    """One dispatcher process beside the instance, and its URL."""
-    home = folder / name
-    home.mkdir()
+def start_dispatchers(stack: ExitStack, name: str, folder: Path, instance: Instance, processes: int) -> Peer:
+    """Dispatcher processes beside the instance."""
     found = embedded.database_settings(instance.database.home)
     database = f"postgresql://{found['USER']}@/{found['NAME']}?host={found['HOST']}&port={found['PORT']}"
-    redis = start_redis(stack, home)
-    environment = {"DATABASE_URL": database, "REDIS_URL": redis, "REACH_ROLE": "dispatcher"}
-    return start_reach(stack, name, home, instance.code, **environment)
-
-
-def start_redis(stack: ExitStack, home: Path) -> str:
-    """The broker that a dispatcher must be able to reach, kept in memory; its URL. Raises NotStarted without one."""
-    program = shutil.which("redis-server") or shutil.which("valkey-server")
-    if program is None:
-        raise NotStarted("the dispatcher needs a broker: install redis-server (or valkey-server)")
-    port = free_port()
-    command = [program, "--bind", HOST, "--port", str(port), "--save", "", "--dir", str(home)]
-    stack.enter_context(
-        running("redis", command, environment=inherited_environment(), log=home / "bench-redis.log")
-    )  # readiness of the dispatcher waits for it
-    return f"redis://{HOST}:{port}/0"
+    environment = {"DATABASE_URL": database, "REDIS_URL": instance.redis_url, "REACH_ROLE": "dispatcher"}
+    if name == RELAXED:
+        environment["REACH_DURABILITY"] = "relaxed"
+    started, urls = [], []
+    for number in range(1, processes + 1):
+        home = folder / f"{name}-dispatcher-{processes}-{number}"
+        home.mkdir()
+        process, url = start_reach(stack, home.name, home, instance.code, **environment)
+        started.append(process)
+        urls.append(f"{url}/api/v1/dispatch")
+    meters = {
+        SERVER: Meter(tuple(process.pid for process in started)),
+        WORKER: Meter((instance.process.pid,)),
+        POSTGRES: Meter((instance.database.postmaster_pid,), children_too=True),
+        REDIS: Meter((instance.redis.pid,)),
+    }
+    return started, urls, meters
 
 
 def start_reach(stack: ExitStack, name: str, home: Path, code: Path, **environment: str) -> tuple[Started, str]:
@@ -185,30 +203,6 @@ def start_node(stack: ExitStack, folder: Path, instances: Sequence[Instance]) ->
     return process, url
 
 
-def start_forwarder(stack: ExitStack, folder: Path, node_url: str) -> tuple[Started, str]:
-    """The forwarder, by the same server with the same settings as an instance; and its URL."""
-    port = free_port()
-    server = [sys.executable, "-m", "uvicorn", "--host", HOST, "--port", str(port), "--loop", "uvloop"]
-    server += [
-        "--http",
-        "httptools",
-        "--no-access-log",
-        "--no-server-header",
-        "--no-proxy-headers",
-        "--log-level",
-        "warning",
-    ]
-    process = stack.enter_context(
-        running(
-            "forwarder",
-            [*server, "bench.forwarder.asgi:application"],
-            environment=inherited_environment(BENCH_NODE_URL=f"{node_url}/reach/invoke"),
-            log=folder / "bench-forwarder.log",
-        )
-    )
-    return process, f"http://{HOST}:{port}/forward"
-
-
 def caller_key(instance: Instance) -> str:
     """A key as a calling agent has it: it may dispatch, no more."""
     wanted = json.dumps({"service_id": "bench-caller", "scopes": ["dispatch"]}).encode()
@@ -219,12 +213,12 @@ def caller_key(instance: Instance) -> str:
         raise instance.process.failure(f"gave no caller key: {refused.code} {text}") from refused
 
 
-def wait_for_first_answer(target: Target) -> None:
+def wait_for_first_answer(target: Target, url: str) -> None:
     """Return once the node's own output has come through the target. Raises NotStarted when it does not come."""
     until = time.monotonic() + FIRST_ANSWER_S
     while True:
         try:
-            answer = request_json(target.url, body=BODY, key=target.key)
+            answer = request_json(url, body=BODY, key=target.key)
             if answer.get("output") == node.OUTPUT:
                 return
             last = f"200 {json.dumps(answer)}"
@@ -232,8 +226,10 @@ def wait_for_first_answer(target: Target) -> None:
             last = f"{refused.code} {refused.read().decode(errors='replace')}"
         except (OSError, ValueError) as exc:
             last = str(exc)
-        if not target.process.alive or time.monotonic() > until:
-            raise target.process.failure(f"did not bring the node's answer within {FIRST_ANSWER_S} s (last: {last})")
+        dead = next((process for process in target.started if not process.alive), None)
+        if dead is not None or time.monotonic() > until:
+            failed = dead or target.started[0]
+            raise failed.failure(f"did not bring the node's answer within {FIRST_ANSWER_S} s (last: {last})")
         time.sleep(0.1)
 
 

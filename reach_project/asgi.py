@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -17,12 +17,16 @@ from django.core.asgi import get_asgi_application
 django_application = get_asgi_application()  # sets Django up: what follows imports models
 
 # ruff: noqa: E402
+from channels.routing import URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from channels.sessions import SessionMiddlewareStack
 from django.conf import settings
+from django.urls import re_path
 
+from dashboard.consumers import watched_paths
 from reach_project import health, metrics, tracing
 from reach_project.lean import (
-    BodyTooLarge,
-    BodyTooSlow,
+    REFUSED,
     ClientGone,
     Receive,
     Scope,
@@ -36,6 +40,7 @@ from reach_project.lean import (
 )
 from receipts import waiting
 from registry import refusals
+from registry.api import HeartbeatView
 from registry.errors import Unavailable
 from routing import live
 from routing.api import DispatchView, ExplainView, ReceiptsView
@@ -61,6 +66,8 @@ HOT_OF_A_CALL: dict[str, View] = {
 }
 UUID_TEXT = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 OF_A_CALL = re.compile(rf"/api/v1/calls/({UUID_TEXT})/({'|'.join(HOT_OF_A_CALL)})")
+HEARTBEAT: View = HeartbeatView.as_view()
+OF_A_NODE = re.compile(r"/api/v1/services/([a-z0-9][a-z0-9_.-]*)/nodes/([a-z0-9][a-z0-9_.-]*)/heartbeat")
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,6 +80,23 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await lean(scope, receive, send, *found)
         else:
             await stock(scope, receive, send)
+    elif scope["type"] == "websocket":
+        await sockets(scope, receive, send)
+
+
+async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "websocket.close", "code": 4404})
+
+
+def watching() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """Live pages: from our own pages only, for who is logged in to this process's admin."""
+    if settings.REACH_ROLE == "dispatcher":
+        return refuse
+    routes = URLRouter([*watched_paths, re_path("", refuse)])  # type: ignore[arg-type]  # an ASGI application, as Channels routes them
+    return AllowedHostsOriginValidator(SessionMiddlewareStack(routes))
+
+
+sockets = watching()
 
 
 def hot_view(scope: Scope) -> tuple[View, dict[str, Any]] | None:
@@ -81,10 +105,12 @@ def hot_view(scope: Scope) -> tuple[View, dict[str, Any]] | None:
     view = HOT.get(path)
     kwargs: dict[str, Any] = {}
     if view is None:
-        found = OF_A_CALL.fullmatch(path)
-        if found is None:
+        if (found := OF_A_CALL.fullmatch(path)) is not None:
+            view, kwargs = HOT_OF_A_CALL[found[2]], {"call_id": UUID(found[1])}
+        elif (found := OF_A_NODE.fullmatch(path)) is not None:
+            view, kwargs = HEARTBEAT, {"service_id": found[1], "node_id": found[2]}
+        else:
             return None
-        view, kwargs = HOT_OF_A_CALL[found[2]], {"call_id": UUID(found[1])}
     bearer = any(name == b"authorization" for name, _value in scope["headers"])
     return (view, kwargs) if bearer else None
 
@@ -102,7 +128,7 @@ async def stock(scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive, limit=settings.REACH_MAX_BODY_BYTES, timeout_s=settings.REACH_BODY_TIMEOUT_S)
     except ClientGone:
         return
-    except (BodyTooLarge, BodyTooSlow) as exc:
+    except REFUSED as exc:
         await answer(send, refused_body(exc), request_id)
         return
     given = [{"type": "http.request", "body": body, "more_body": False}]

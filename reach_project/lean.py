@@ -52,19 +52,29 @@ class BodyTooSlow(Exception):
     """The body did not arrive in time."""
 
 
+class TooManyBodies(Exception):
+    """As much is coming in by others as this process takes."""
+
+
 class ClientGone(Exception):
     """The client went away while sending."""
 
 
+class Incoming:
+    """Bytes of bodies that are not whole yet, of all requests of this process."""
+
+    held = 0
+
+
 async def read_body(receive: Receive, *, limit: int, timeout_s: float) -> bytes:
-    """The whole body. Raises BodyTooLarge (after draining some of it), BodyTooSlow, ClientGone."""
+    """The whole body. Raises BodyTooLarge (after draining some of it), BodyTooSlow, TooManyBodies, ClientGone."""
     message = await first_message(receive, timeout_s)
     if not message.get("more_body"):  # nearly always: the body came with the headers
         body = message.get("body", b"")
         if len(body) > limit:
             raise BodyTooLarge
         return body
-    chunks, size = [message.get("body", b"")], len(message.get("body", b""))
+    chunks, size, held = [message.get("body", b"")], len(message.get("body", b"")), 0
     try:
         async with asyncio.timeout(timeout_s):
             while message.get("more_body"):
@@ -74,10 +84,16 @@ async def read_body(receive: Receive, *, limit: int, timeout_s: float) -> bytes:
                 size += len(message.get("body", b""))
                 if size <= limit:
                     chunks.append(message.get("body", b""))
+                    Incoming.held += size - held
+                    held = size
+                    if Incoming.held > settings.REACH_MAX_BYTES_IN_FLIGHT:
+                        raise TooManyBodies
                 elif size > limit + DRAIN_BYTES:
                     break
     except TimeoutError as exc:
         raise BodyTooLarge if size > limit else BodyTooSlow from exc
+    finally:
+        Incoming.held -= held
     if size > limit:
         raise BodyTooLarge
     return b"".join(chunks)
@@ -94,13 +110,18 @@ async def first_message(receive: Receive, timeout_s: float) -> MutableMapping[st
     return message
 
 
-def refused_body(exc: BodyTooLarge | BodyTooSlow) -> HttpResponse:
+REFUSED = (BodyTooLarge, BodyTooSlow, TooManyBodies)
+
+
+def refused_body(exc: BodyTooLarge | BodyTooSlow | TooManyBodies) -> HttpResponse:
     """The answer to a body that was not taken; the connection is closed after it."""
     if isinstance(exc, BodyTooLarge):
         refusals.count("", "payload_too_large", time())
         response = problem_response(
             "payload_too_large", detail=f"the body is larger than {settings.REACH_MAX_BODY_BYTES} bytes"
         )
+    elif isinstance(exc, TooManyBodies):
+        response = problem_response("overloaded", detail="too much is coming in here; ask again")
     else:
         response = problem_response("invalid_request", detail="the body did not arrive in time")
     response["Connection"] = "close"
@@ -239,7 +260,7 @@ async def lean(
         body = await read_body(receive, limit=settings.REACH_MAX_BODY_BYTES, timeout_s=settings.REACH_BODY_TIMEOUT_S)
     except ClientGone:
         return
-    except (BodyTooLarge, BodyTooSlow) as exc:
+    except REFUSED as exc:
         await answer(send, refused_body(exc), request_id)
         return
     request = LeanRequest(scope, EMPTY)

@@ -31,6 +31,7 @@ from registry.errors import Conflict
 from registry.models import ApiKey
 
 PREPARATION_LOCK = 0x7265616368  # any number that all processes of one database agree on
+PREPARATION_LOOK_S = 0.2
 LOOK_EVERY_S = 0.5
 LOCK_TRIES = 20
 FIRST_START = "first start"
@@ -105,9 +106,13 @@ def prepared(say: Say, credentials: Path, url: str) -> "Credentials | None":
 
 @contextlib.contextmanager
 def preparing_alone() -> Iterator[None]:
-    """Of several processes that start on one database together, one prepares it and the others wait."""
+    """Of several processes that start on one database together, one prepares it and the others wait.
+
+    They ask again and again: a session that waited inside PostgreSQL would keep indexes from being built concurrently.
+    """
     with psycopg.connect(conninfo("reach start"), autocommit=True) as session:
-        session.execute("SELECT pg_advisory_lock(%s)", [PREPARATION_LOCK])
+        while session.execute("SELECT pg_try_advisory_lock(%s)", [PREPARATION_LOCK]).fetchone() != (True,):
+            time.sleep(PREPARATION_LOOK_S)
         yield
 
 

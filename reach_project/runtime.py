@@ -38,6 +38,7 @@ WORKER_THREADS = 4
 WORKER_STOP_S = 5.0
 GUARD_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75  # idle connections to us; above what common clients and proxies keep, so that they close first
+WATCHER_SAYS_AT_MOST = 4096  # bytes in one message of a live page, which has nothing to say
 IDLE_LINGER_S = 2.0  # above the 1.5 s for which our own client keeps an idle connection
 
 
@@ -258,6 +259,9 @@ def _server() -> _Server:
             "reach_project.asgi:application",
             loop="uvloop",
             http=_Connection,
+            ws="websockets-sansio",
+            ws_max_size=WATCHER_SAYS_AT_MOST,
+            ws_per_message_deflate=False,  # 300 KB of memory a socket
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -297,6 +297,7 @@ LOGGING = {
     "loggers": {
         **{name: {"level": "WARNING"} for name in ("asyncio", "axes", "celery", "kombu", "uvicorn", "aiohttp")},
         **{name: {"level": "CRITICAL"} for name in ("opentelemetry", "urllib3")},  # see `reach_project.otlp`
+        "channels_redis": {"level": "CRITICAL"},  # a broker that is away is told by readiness, not each second
         "django.request": {"filters": ["mistakes of ours"]},
         "django.security.DisallowedHost": {"level": "CRITICAL"},  # likewise
     },
@@ -368,6 +369,12 @@ REACH_MAX_WAITING_ROWS = limit(
     "rows",
     "that wait for a commit: sixteen full ones; new calls would only wait too",
 )
+REACH_MAX_BYTES_IN_FLIGHT = limit(
+    "REACH_MAX_BYTES_IN_FLIGHT",
+    128 * 1024 * 1024,
+    "bytes",
+    "of the bodies of one process's calls, and of those still coming in; each takes some five times that in memory",
+)
 REACH_MAX_MIRRORED = limit(
     "REACH_MAX_MIRRORED", 100, "copies", "in flight from one process; more are left out, for they would take its time"
 )
@@ -426,6 +433,12 @@ REACH_LATENCY_DECAY_S = limit("REACH_LATENCY_DECAY_S", 10.0, "s", "how fast a no
 
 # --- Journal, leases, sweeps -----------------------------------------------------------------------------------------
 
+REACH_DURABILITY = choice(
+    "REACH_DURABILITY",
+    "strict",
+    ("strict", "relaxed"),
+    "`relaxed` does not wait for the disk: a crash of PostgreSQL may lose the last 0.6 s (see performance.md)",
+)
 REACH_FLUSH_MAX_ROWS = limit("REACH_FLUSH_MAX_ROWS", 256, "calls", "one group commit; more wait for the next")
 REACH_DATABASE_RETRY_S = limit("REACH_DATABASE_RETRY_S", 0.5, "s", "pause between attempts to reach a lost database")
 REACH_DATABASE_TIMEOUT_S = limit("REACH_DATABASE_TIMEOUT_S", 5.0, "s", "a database that takes longer counts as away")
@@ -530,10 +543,39 @@ REACH_WATCH_SLOWER_MS = limit(
     "REACH_WATCH_SLOWER_MS", 200.0, "ms", "and at least so much longer: twice nothing is nothing"
 )
 
+# --- Live pages ------------------------------------------------------------------------------------------------------
+
+CHANNEL_LAYERS: dict[str, Any] = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {
+            "hosts": [{"address": REDIS_URL, "socket_connect_timeout": 5, "health_check_interval": 5}],
+            "prefix": "reach",
+        },
+    }
+    if REDIS_URL
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"group_expiry": 10 * 365 * 86_400}}
+}
+REACH_LIVE_INTERVAL_S = limit("REACH_LIVE_INTERVAL_S", 0.2, "s", "live pages are told of calls so often, at most")
+REACH_LIVE_CALLS = limit("REACH_LIVE_CALLS", 100, "calls", "in one message to live pages; others are a number")
+REACH_MAX_WATCHERS = limit("REACH_MAX_WATCHERS", 200, "sockets", "live pages of one process; more are refused")
+REACH_WATCHER_PATIENCE_S = limit(
+    "REACH_WATCHER_PATIENCE_S", 5.0, "s", "a browser that does not read for so long is cut off"
+)
+
+# --- Statistics ------------------------------------------------------------------------------------------------------
+
+REACH_STATISTICS_INTERVAL_S = limit(
+    "REACH_STATISTICS_INTERVAL_S", 15.0, "s", "how often calls are counted; what is newer is counted by who asks"
+)
+
 # --- Retention -------------------------------------------------------------------------------------------------------
 
 REACH_RETENTION_DAYS = limit(
     "REACH_RETENTION_DAYS", 30, "days", "older calls, receipts, refusal counts and rows of removed nodes are deleted"
+)
+REACH_MINUTE_STATISTICS_DAYS = limit(
+    "REACH_MINUTE_STATISTICS_DAYS", 3, "days", "calls counted by the minute; older spans are told by the hour"
 )
 REACH_AUDIT_DAYS = limit("REACH_AUDIT_DAYS", 400, "days", "the audit log; a year and what a yearly review needs on top")
 REACH_EXPIRED_NODE_DAYS = limit(

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 WRITER_OPTIONS = (
     "-c enable_hashjoin=off -c enable_mergejoin=off -c enable_seqscan=off -c plan_cache_mode=force_generic_plan"
 )
+RELAXED_OPTIONS = f"{WRITER_OPTIONS} -c synchronous_commit=off"
+"""PostgreSQL answers before a commit is on disk, and writes it within about 0.6 s (3 × wal_writer_delay)."""
 GROUP_BYTES = 8 * 1024 * 1024
 """A group's JSON at the most (bytes), so that large payloads do not add up to a statement PostgreSQL refuses."""
 
@@ -134,6 +136,8 @@ Flush = Callable[[psycopg.AsyncConnection, Prepared, Sequence[Item[Row]]], Await
 """Writes a group by the lane's statement and resolves its futures."""
 committed: list[Callable[[str, int, float], None]] = []
 """Told of each group on disk: the lane's name, its rows, its seconds. Who watches commits signs up here."""
+written: list[Callable[[Sequence[Item[Any]]], None]] = []
+"""Told of each group on disk: its rows. Of any thread that has a journal."""
 Lost = Callable[[list[Item[Row]], psycopg.AsyncConnection | None], Awaitable[None]]
 """Told of a lost connection (None, with what waits) and of every new one."""
 
@@ -152,9 +156,10 @@ class Lane(Generic[Row]):
         max_rows: int,
         retry_s: float,
         answer_s: float,
+        options: str,
     ):
         self.answer_s = answer_s
-        self.name, self.sessions, self.statement = name, sessions, statement
+        self.name, self.sessions, self.statement, self.options = name, sessions, statement, options
         self.flush: Flush[Row] = flush
         self.lost: Lost[Row] = lost
         self.max_rows, self.retry_s = max_rows, retry_s
@@ -176,7 +181,7 @@ class Lane(Generic[Row]):
         while True:
             try:
                 if self.connection is None or self.prepared is None or self.connection.closed:
-                    self.connection = await self.sessions.open(f"reach {self.name}", WRITER_OPTIONS)
+                    self.connection = await self.sessions.open(f"reach {self.name}", self.options)
                     self.prepared = self.sessions.prepared(self.connection, self.statement)
                     await self.lost([], self.connection)
                 await self.arrived.wait()
@@ -198,6 +203,8 @@ class Lane(Generic[Row]):
             await self.flush(connection, prepared, group)
             for told in committed:
                 told(self.name, len(group), loop.time() - began)
+            for shown in written:
+                shown(group)
         except psycopg.OperationalError:
             for item in group:
                 item.in_doubt = True
@@ -344,6 +351,7 @@ class Journal:
         lease_s: float,
         key_ttl_s: float,
         hears_due: bool = False,
+        writer_options: str = WRITER_OPTIONS,
     ):
         self.sessions, self.owner, self.hears_due = sessions, owner, hears_due
         self.retry_s, self.lease_s, self.key_ttl_s = retry_s, lease_s, key_ttl_s
@@ -356,6 +364,7 @@ class Journal:
             max_rows=max_rows,
             retry_s=retry_s,
             answer_s=answer_s,
+            options=writer_options,
         )
         self.moves: Lane[MoveRow] = Lane(
             "journal move",
@@ -366,6 +375,7 @@ class Journal:
             max_rows=max_rows,
             retry_s=retry_s,
             answer_s=answer_s,
+            options=writer_options,
         )
         self.lease = (owner, role, socket.gethostname(), os.getpid(), lease_s)
         self.doubtful: list[str] = []
@@ -530,8 +540,8 @@ class Journal:
                     await connection.execute(f"LISTEN reach_{self.owner.hex}")
                     if self.hears_due:
                         await connection.execute(f"LISTEN {DUE}")
-                    for told in self.listens:
-                        told()
+                    for begun in self.listens:
+                        begun()
                     async for notice in connection.notifies():
                         if notice.channel != DUE:
                             self.wake(notice.payload)

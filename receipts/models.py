@@ -199,3 +199,39 @@ class Maintenance(models.Model):
 
     def __str__(self) -> str:
         return str(self.ran_at)
+
+
+class CallCount(models.Model):
+    """Ended calls of one minute or hour, of one group, by how long they took (`receipts.statistics`)."""
+
+    pk = models.CompositePrimaryKey("span_s", "dimension", "since", "key")
+    span_s = models.PositiveSmallIntegerField(_("span (s)"))
+    dimension = models.CharField(_("grouped by"), max_length=16, blank=True)
+    since = models.DateTimeField(_("since"))
+    key = models.TextField(_("group"), blank=True)
+    buckets = ArrayField(models.SmallIntegerField())
+    counts = ArrayField(models.IntegerField())
+    failures = ArrayField(models.IntegerField())
+
+    class Meta:
+        verbose_name = _("call statistics")
+        verbose_name_plural = _("call statistics")
+        indexes = [models.Index(fields=["span_s", "since"], name="call_counts_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.since} {self.dimension} {self.key}"
+
+
+class CountedMinute(models.Model):
+    """A minute whose ended calls are counted, and how many were open then; counted again when they have ended."""
+
+    minute = models.DateTimeField(_("minute"), primary_key=True)
+    open = models.PositiveIntegerField(_("open calls"), default=0)
+
+    class Meta:
+        verbose_name = _("counted minute")
+        verbose_name_plural = _("counted minutes")
+        indexes = [models.Index(fields=["minute"], name="minutes_with_open_calls", condition=models.Q(open__gt=0))]
+
+    def __str__(self) -> str:
+        return str(self.minute)

@@ -1,7 +1,10 @@
 """Partitions of `calls` and `receipts`: by the UUIDv7 of the call, whose first 48 bits are its epoch milliseconds."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -11,6 +14,8 @@ TABLES = {"calls": "id", "receipts": "call_id"}
 ADVISORY_LOCK = 0x5EAC_0001
 LOCK_PATIENCE = "2s"
 """Whoever waits for a table's lock makes all later comers wait behind him: better to try again in ten minutes."""
+BUILD_PATIENCE = "60s"
+"""Building an index concurrently waits for who reads already, and keeps nobody waiting meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +121,44 @@ def _make_partition(table: str, key: str, low: datetime, high: datetime) -> bool
             f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{bounds[0]}') TO ('{bounds[1]}')"
         )
     return True
+
+
+def index_concurrently(table: str, name: str, columns: str) -> None:
+    """Give a partitioned table an index while calls are written; outside any transaction. Done before, it does nothing.
+
+    PostgreSQL builds none concurrently on all partitions at once: each gets its own, and they are joined. New
+    partitions have it from the start, for they are made like the table.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE INDEX IF NOT EXISTS {name} ON ONLY {table} {columns}")
+        for partition in partitions_without(cursor, table, name):
+            with patience(cursor, BUILD_PATIENCE):
+                cursor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {partition}_{name}")  # of an earlier, broken try
+                cursor.execute(f"CREATE INDEX CONCURRENTLY {partition}_{name} ON {partition} {columns}")
+            cursor.execute(f"ALTER INDEX {name} ATTACH PARTITION {partition}_{name}")
+
+
+@contextmanager
+def patience(cursor: Any, lock_timeout: str) -> Iterator[None]:
+    """Another lock_timeout for a while."""
+    cursor.execute("SHOW lock_timeout")
+    usual = cursor.fetchone()[0]
+    cursor.execute("SELECT set_config('lock_timeout', %s, false)", [lock_timeout])
+    try:
+        yield
+    finally:
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", [usual])
+
+
+def partitions_without(cursor: Any, table: str, index: str) -> list[str]:
+    """The partitions that have no part of a partitioned index yet."""
+    cursor.execute(
+        "SELECT p.inhrelid::regclass::text FROM pg_inherits p WHERE p.inhparent = %s::regclass AND NOT EXISTS ("
+        " SELECT FROM pg_inherits i JOIN pg_index x ON x.indexrelid = i.inhrelid"
+        " WHERE i.inhparent = %s::regclass AND x.indrelid = p.inhrelid) ORDER BY 1",
+        [table, index],
+    )
+    return [name for (name,) in cursor.fetchall()]
 
 
 def partition_bounds(table: str) -> list[tuple[str, datetime, datetime]]:

@@ -19,7 +19,8 @@ from django.db.models import Exists, Min, OuterRef, QuerySet
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from receipts.models import Callback, IdempotencyKey, Maintenance, ProcessLease
+from receipts.core.counting import Source
+from receipts.models import Callback, CallCount, CountedMinute, IdempotencyKey, Maintenance, ProcessLease
 from receipts.partitions import TABLES, drop_partitions, moment_of, partition_bounds, rescue_default_rows
 from registry import retention as registry_retention
 from registry.health import forget_old_changes
@@ -61,6 +62,8 @@ def kinds() -> list[Kind]:
     lockout = timedelta(seconds=settings.REACH_LOGIN_LOCKOUT_S)
     removed = Node.objects.exclude(deleted_at=None)
     silent = Node.objects.present().filter(lease__expired=True)
+    by_the_minute = CallCount.objects.filter(span_s=Source.MINUTES)
+    by_the_hour = CallCount.objects.filter(span_s=Source.HOURS)
     later_change = StatusChange.objects.filter(node=OuterRef("node"), pk__gt=OuterRef("pk"))
     return [
         Kind(
@@ -108,6 +111,33 @@ def kinds() -> list[Kind]:
             "REACH_GONE_PROCESS_HOURS",
             batch_of(ProcessLease.objects.all(), "lease_expires_at"),
             due=oldest_of(ProcessLease.objects.all(), "lease_expires_at"),
+        ),
+        Kind(
+            "minute_statistics",
+            _("Statistics by the minute"),
+            ("receipts_callcount",),
+            timedelta(days=settings.REACH_MINUTE_STATISTICS_DAYS),
+            "REACH_MINUTE_STATISTICS_DAYS",
+            batch_of(by_the_minute, "since"),
+            oldest_of(by_the_minute, "since"),
+        ),
+        Kind(
+            "statistics",
+            _("Statistics by the hour"),
+            (),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            batch_of(by_the_hour, "since"),
+            oldest_of(by_the_hour, "since"),
+        ),
+        Kind(
+            "counted_minutes",
+            _("Minutes that are counted"),
+            ("receipts_countedminute",),
+            calls_kept,
+            "REACH_RETENTION_DAYS",
+            batch_of(CountedMinute.objects.all(), "minute"),
+            oldest_of(CountedMinute.objects.all(), "minute"),
         ),
         Kind(
             "refusals",

@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.db import connection
 
-from receipts import retention
+from receipts import retention, statistics
 from receipts.partitions import ensure_partitions
 
 
@@ -23,6 +23,12 @@ def maintain_partitions() -> None:
 def forget_what_is_old() -> None:
     """Delete everything that is past its retention, in batches; a long backlog is carried over to the next run."""
     retention.forget(database_now())
+
+
+@shared_task(name="receipts.roll_up")
+def roll_up() -> None:
+    """Count the calls of the minutes that are over."""
+    statistics.roll_up(database_now())
 
 
 def database_now() -> datetime:

@@ -1,6 +1,10 @@
 """The registry by REST (CONTRACT §1-3 and keys of §9): who asks, hand the body on, show the result."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import msgspec
+from asgiref.sync import sync_to_async
 from django.db.models import Case, Exists, IntegerField, OuterRef, Prefetch, Q, QuerySet, Value, When
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -8,11 +12,12 @@ from msgspec import UNSET
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from registry import health, services
-from registry.auth import OBSERVE, check_may, check_service
+from registry import health, heartbeats, services
+from registry.auth import OBSERVE, Key, check_may, check_service
 from registry.changes import wait_until_followed
+from registry.database import give_back
 from registry.errors import InvalidRequest, NotFound
-from registry.http import described, invalid_parameter, json_response, page, page_response, read_body
+from registry.http import AsyncAPIView, described, invalid_parameter, json_response, page, page_response, read_body
 from registry.models import ApiKey, Capability, Declaration, Node, Service
 from registry.serializers import (
     HeartbeatBody,
@@ -28,6 +33,7 @@ from registry.serializers import (
     status_change_document,
 )
 
+T = TypeVar("T")
 REGISTERING = ("register", "operate")
 MAX_DRAIN_S = 3600
 
@@ -108,18 +114,46 @@ class NodeView(APIView):
         return json_response(node_document(shown_node(service_id, node_id)), 202)
 
 
-class HeartbeatView(APIView):
-    """Renews a lease."""
+class HeartbeatView(AsyncAPIView):
+    """Renews a lease. On the event loop, but for nodes that come back and for people's keys."""
 
     scopes = {"POST": REGISTERING}
 
     @extend_schema(request={"application/json": described(HeartbeatBody)}, responses=dict)
-    def post(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
-        check_service(request.auth, service_id, "registry.add_node")
+    async def post(self, request: Request, service_id: str, node_id: str) -> HttpResponse:
+        key: Key = request.auth
+        if key.user_id is None:
+            check_service(key, service_id, MAY_ADD)
+        else:
+            await sync_to_async(given_back(check_service))(key, service_id, MAY_ADD)
         body = read_body(request, heartbeat_decoder)
-        beat = services.heartbeat(service_id, node_id, in_flight=body.in_flight, declaration_hash=body.declaration_hash)
-        followed(beat.version)
+        told = {"in_flight": body.in_flight, "declaration_hash": body.declaration_hash}
+        beat = await heartbeats.renew(heartbeats.read, service_id, node_id, **told) if heartbeats.read else None
+        if beat is None:
+            beat = await sync_to_async(given_back(heard_again))(service_id, node_id, **told)
         return json_response({"lease_expires_at": beat.lease_expires_at, "reregister": beat.reregister})
+
+
+MAY_ADD = "registry.add_node"
+
+
+def heard_again(service_id: str, node_id: str, **told: Any) -> services.Heartbeat:
+    """A heartbeat of a node that may have to be revived. Raises NotFound."""
+    beat = services.heartbeat(service_id, node_id, **told)
+    followed(beat.version)
+    return beat
+
+
+def given_back(work: Callable[..., T]) -> Callable[..., T]:
+    """`work` in a thread that no request of Django's will tidy: its database session goes back to the pool."""
+
+    def doing(*arguments: Any, **named: Any) -> T:
+        try:
+            return work(*arguments, **named)
+        finally:
+            give_back()
+
+    return doing
 
 
 class ProbeView(APIView):

@@ -154,7 +154,8 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
         )
         rows = {node.pk: node for node in nodes.filter(pk__in=by_node)}
         known = {one.node_pk: one for one in last_probes(by_node)}
-        kept, moved = [], False
+        kept: list[Probed] = []
+        moved: list[int] = []
         for evidence in found:
             node = rows.get(evidence.node_pk)
             if node is None:
@@ -169,7 +170,8 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
                 continue
             after = standing_after(before, evidence.trouble, failures_out=settings.REACH_PROBE_FAILURES_OUT)
             if (before.health, before.reason) != (after.health, after.reason):
-                moved |= before.health != after.health
+                if before.health != after.health:
+                    moved.append(node.pk)
                 seen = node.status
                 set_health(node, after.health, after.reason, now)
                 node.save(update_fields=["health", "health_reason", "health_since"])
@@ -177,7 +179,7 @@ def record(found: Sequence[Evidence]) -> list[Probed]:
                     remember(node, now, expired=node.lease.expired, evidence=evidence.document())
             kept.append(Probed(evidence, after))
         store(kept)
-        version = changes.bump() if moved else None
+        version = changes.bump(moved) if moved else None
     return [Probed(one.evidence, one.standing, version) for one in [*kept, *probed]]
 
 
@@ -252,6 +254,10 @@ WITH meant AS (
     SELECT id, clock_timestamp(), 'suspect', reason FROM doubted WHERE admin_state = 'enabled'
 ), moved AS (
     UPDATE registry_snapshotversion SET version = version + 1 WHERE EXISTS (SELECT FROM doubted) RETURNING version
+), told AS (
+    INSERT INTO registry_snapshotchange (version, nodes, parts)
+    SELECT version, ARRAY(SELECT id FROM doubted), '{}' FROM moved
+    ON CONFLICT (version) DO UPDATE SET nodes = EXCLUDED.nodes, parts = EXCLUDED.parts
 )
 SELECT pg_notify('reach_snapshot', version::text) FROM moved
 """

@@ -287,6 +287,21 @@ class SnapshotVersion(models.Model):
         return str(self.version)
 
 
+class SnapshotChange(models.Model):
+    """What one version of the snapshot has changed; only the last are kept (`registry.changes`)."""
+
+    version = models.BigIntegerField(primary_key=True)
+    nodes = ArrayField(models.BigIntegerField())
+    parts = ArrayField(models.TextField())
+
+    class Meta:
+        verbose_name = _("snapshot change")
+        verbose_name_plural = _("snapshot changes")
+
+    def __str__(self) -> str:
+        return str(self.version)
+
+
 class LeaseSweep(models.Model):
     """One row: when leases were last looked at, so that the reach's own absence evicts nobody."""
 

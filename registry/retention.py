@@ -30,7 +30,7 @@ def take_off_expired_nodes(expired_before: datetime, now: datetime, limit: int) 
             node.save(update_fields=["deleted_at", "drain_until", "admin_state", "admin_state_since"])
             audit(ACTOR, "remove", str(node), why="expired", expired_before=expired_before.isoformat())
         if gone:
-            changes.bump()
+            changes.bump(node.pk for node in gone)
     return len(gone)
 
 

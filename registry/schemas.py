@@ -72,7 +72,13 @@ def compile_schema(schema: JSONSchema) -> CompiledSchema:
     return compiled(msgspec.json.encode({} if schema is None else schema, order="deterministic"))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
+def schema_of_text(text: str | None) -> CompiledSchema:
+    """`compile_schema` of a schema as the database writes it, which is quicker than to read it every time."""
+    return compile_schema(None if text is None else msgspec.json.decode(text))
+
+
+@lru_cache(maxsize=16_384)
 def compiled(text: bytes) -> CompiledSchema:
     return CompiledSchema(text)
 

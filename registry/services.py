@@ -88,7 +88,7 @@ def register_node(service_id: str, node_id: str, body: NodeBody, *, by: Key) -> 
             remember(node, now)
         if by.service_id != service_id:
             audit(by.caller, "register", str(node), address=address)
-        version = changes.bump() if changed else None
+        version = changes.bump([node.pk]) if changed else None
     return Registered(node, created, decrypt(service.signing_secret), advise(body), version)
 
 
@@ -208,7 +208,7 @@ def revive(node_pk: int, renewed: dict[str, Any], now: datetime) -> int:
         node.save(update_fields=["health", "health_reason", "health_since"])
         probe_at_once(node.pk)
         remember(node, now)
-        return changes.bump()
+        return changes.bump([node.pk])
 
 
 ears: list[Callable[[], bool]] = []
@@ -231,7 +231,7 @@ def expire_leases(now: datetime) -> int:
         if expired:
             ended = NodeLease.objects.filter(pk__in=[lease.pk for lease in expired])
             ended.update(expired=True, expired_since=now)
-            changes.bump()
+            changes.bump(lease.pk for lease in expired)
     return len(expired)
 
 
@@ -261,7 +261,7 @@ def remove_node(service_id: str, node_id: str, *, drain_s: float, by: Key) -> Re
         if node.deleted_at is None:
             remember(node, now, expired=node.lease.expired)
         audit(by.caller, "remove", str(node), drain_s=drain_s)
-        return Removed(node.deleted_at is None, changes.bump())
+        return Removed(node.deleted_at is None, changes.bump([node.pk]))
 
 
 def leave(node: Node, now: datetime) -> None:
@@ -280,7 +280,7 @@ def finish_drains(now: datetime) -> int:
             leave(node, now)
             node.save()
         if leaving:
-            changes.bump()
+            changes.bump(node.pk for node in leaving)
     return len(leaving)
 
 
@@ -309,7 +309,7 @@ def set_operator_choice(
                 remember(node, now, expired=node.lease.expired)
         node.save()
         audit(by, "change", str(node), **chosen)
-        return changes.bump()
+        return changes.bump([node.pk])
 
 
 def locked(service_id: str, node_id: str) -> Node:
@@ -382,7 +382,7 @@ def new_key(scopes: list[str], *, by: str, secret: str | None = None, **owner: A
         key_id="k_" + secrets.token_hex(8), digest=digest_of(text), scopes=scopes, created_by=by, **owner
     )
     audit(by, "create key", key.key_id, owner=key.owner, scopes=scopes)
-    return NewKey(key.key_id, text, changes.bump(), secret)
+    return NewKey(key.key_id, text, changes.bump(parts=[changes.Part.KEYS]), secret)
 
 
 def revoke_key(key_id: str, *, by: str) -> int:
@@ -391,7 +391,7 @@ def revoke_key(key_id: str, *, by: str) -> int:
         if not ApiKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=clock.now()):
             raise NotFound(f"there is no key {key_id}")
         audit(by, "revoke key", key_id)
-        return changes.bump()
+        return changes.bump(parts=[changes.Part.KEYS])
 
 
 GROUPS = {

@@ -71,13 +71,14 @@ class DispatchView(AsyncAPIView):
         live, any_parent = parts(), "operate" in key.scopes
         if envelope.callback_url is not None:
             await check_callback(envelope.callback_url)
-        live.admit(envelope.urgency)
+        size = len(request.body)
+        live.admit(envelope.urgency, size)
         try:
             if envelope.is_async:
                 return accepted_response(await accept_async(envelope, live, any_parent=any_parent))
             result = await submit(envelope, live, any_parent=any_parent, begun=mirror)
         finally:
-            live.in_flight -= 1
+            live.dismiss(size)
         return result_response(result)
 
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import uuid_utils.compat as uuids
+from channels.layers import get_channel_layer
 from django.conf import settings
 
 from receipts.cancelling import note_not_told
 from receipts.core.journey import Outcome
 from receipts.following import Following
-from receipts.journal import Journal, PostgreSQL
+from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Journal, PostgreSQL, written
+from receipts.trace import Publisher
+from registry import heartbeats
 from registry.addresses import allowed_addresses
 from registry.auth import Key, find_key_sql, key_of_row, keyring
 from registry.clock import now_ns
@@ -70,12 +73,16 @@ class LiveParts:
     """A deadline that left a node less (s) says nothing of it."""
     in_flight: int = 0
     """Calls that somebody waits for here, those included that join another or wait for their first commit."""
+    bytes_in_flight: int = 0
+    """Of their bodies, as they came."""
     under_way: int = 0
     """Calls that are carried here now."""
     chance: random.Random = field(default_factory=random.Random)
     new_call_id: Callable[[], UUID] = uuids.uuid7
     telling: set[asyncio.Task[None]] = field(default_factory=set)
     sharing: "Sharing | None" = None
+    publisher: Publisher | None = None
+    """Who tells watchers; None where another loop of this process does."""
     turned: dict[tuple[str, str], Breaker] = field(default_factory=dict)
     """Nodes' breakers that have opened or closed, on their way into the database."""
 
@@ -89,16 +96,27 @@ class LiveParts:
     def overload(self, urgency: str) -> str | None:
         """Why there is no room for one more call of this urgency; None: there is."""
         waiting_rows = len(self.journal.new_calls.waiting) + len(self.journal.moves.waiting)
-        return overload(urgency, self.bounds, in_flight=self.in_flight, waiting_rows=waiting_rows)
+        return overload(
+            urgency,
+            self.bounds,
+            in_flight=self.in_flight,
+            waiting_rows=waiting_rows,
+            bytes_in_flight=self.bytes_in_flight,
+        )
 
-    def admit(self, urgency: str) -> None:
-        """Count one more call in flight, until `in_flight` is lowered again by whoever asked.
+    def admit(self, urgency: str, size: int) -> None:
+        """Count one more call in flight, with a body of so many bytes, until whoever asked calls `dismiss`.
 
         Raises Overloaded when there is no room for one of this urgency.
         """
         if why := self.overload(urgency):
             raise Overloaded(why, self.policy.retry_after_ms)
         self.in_flight += 1
+        self.bytes_in_flight += size
+
+    def dismiss(self, size: int) -> None:
+        self.in_flight -= 1
+        self.bytes_in_flight -= size
 
     def suspect(self, node: tuple[str, str], reason: str) -> None:
         """The way to a node has failed: take it last from now on, and have it probed. Costs the call nothing."""
@@ -174,6 +192,11 @@ class LiveParts:
             await self.sharing.stop()
         if self.load in loads:
             loads.remove(self.load)
+        if self.publisher is not None:
+            written.remove(self.publisher.note)
+            await self.publisher.stop()
+        if heartbeats.read == self.journal.read:
+            heartbeats.read = keyring.fetch = None
         await self.snapshot.stop()
         await self.forwarder.close()
         await self.following.stop()
@@ -233,8 +256,20 @@ async def start_parts(role: str, *, hears_due: bool = False) -> LiveParts:
     loads.append(parts.load)
     await journal.start()
     await snapshot.start()
-    keyring.fetch = partial(fetch_key, journal)
+    if role != "engine":  # its loop is not the one that requests come to
+        keyring.fetch = partial(fetch_key, journal)
+        heartbeats.read = journal.read
     parts.following.start()
+    if settings.REDIS_URL or role != "engine":  # an in-memory layer wakes nobody on another loop
+        parts.publisher = Publisher(
+            get_channel_layer(),
+            journal.read,
+            interval_s=settings.REACH_LIVE_INTERVAL_S,
+            calls_at_most=settings.REACH_LIVE_CALLS,
+            retry_s=settings.REACH_DATABASE_RETRY_S,
+        )
+        parts.publisher.start()
+        written.append(parts.publisher.note)
     if settings.REDIS_URL:
         from routing.sharing import Sharing, connected  # a tenth of a start, and most installations need no Redis
 
@@ -261,6 +296,7 @@ def journal_of(role: str, owner: UUID, sessions: PostgreSQL, *, hears_due: bool 
         lease_s=settings.REACH_PROCESS_LEASE_S,
         key_ttl_s=settings.REACH_IDEMPOTENCY_TTL_S,
         hears_due=hears_due,
+        writer_options=RELAXED_OPTIONS if settings.REACH_DURABILITY == "relaxed" else WRITER_OPTIONS,
     )
 
 
@@ -303,7 +339,7 @@ def put_together(
         settings.REACH_IDLE_TIMEOUT_S,
         settings.REACH_STREAM_RECEIPTS_PER_S,
         settings.REACH_CANCEL_TIMEOUT_S,
-        Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS),
+        Bounds(settings.REACH_MAX_IN_FLIGHT, settings.REACH_MAX_WAITING_ROWS, settings.REACH_MAX_BYTES_IN_FLIGHT),
         settings.REACH_MAX_MIRRORED,
         settings.REACH_BREAKER_TIMEOUT_S,
     )

@@ -397,7 +397,7 @@ def put_live(change: RouteChange, status: Status, move: Move, *, by: User, **sai
     settle(change, status)
     audit(by, move, change, **said, revision=number, digest=change.content_digest)
     begin_watch(change)
-    return Published(change, changes.bump())
+    return Published(change, changes.bump(parts=[changes.Part.ROUTES]))
 
 
 def begin_watch(change: RouteChange) -> None:

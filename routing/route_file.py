@@ -71,7 +71,7 @@ def taken(path: Path, digest: str, document: Document) -> str:
     live = live_number()
     if live == 0:
         record_revision(1, document, by=author, note=f"from {path.name}")
-        changes.bump()
+        changes.bump(parts=[changes.Part.ROUTES])
         done = f"{path}: published as revision 1"
     else:
         withdraw_open_changes(author)

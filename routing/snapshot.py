@@ -1,10 +1,14 @@
-"""The three tables in memory: loaded in one read, replaced whole when the database says that they have moved."""
+"""The three tables in memory: read in one transaction, and brought up to date when the database says they have moved.
+
+Each version says what it has changed (`registry.changes`); only that is read again. Where one says nothing, or the
+connection was lost meanwhile, everything is.
+"""
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from time import monotonic, thread_time
 from typing import Any
 
@@ -14,12 +18,11 @@ from psycopg.rows import dict_row
 
 from receipts.journal import connect, end, keep_running
 from registry import changes, clock, signing
-from registry.addresses import allowed_addresses, spelled_refusal
 from registry.auth import Key, key_of_row, load_keys_sql
-from registry.core.node import AdminState, Health, Node, Offer, Tier
-from registry.schemas import compile_schema, narrowness
+from registry.core.node import Node, Offer
 from routing.core.matching import EMPTY_TABLE, Route, RouteTable
-from routing.core.tables import Tables
+from routing.core.tables import Tables, said_of
+from routing.rows import CAPABILITIES, NODES, OF_THESE, OFFERS, ROUTES, SERVICES, node_of, offer_of
 from routing.rules import build_table, parse_document
 
 log = logging.getLogger(__name__)
@@ -28,24 +31,31 @@ REST_AFTER_LOAD, REST_AT_MOST_S = 4, 0.2
 """Times the CPU that the last load took: a table that moves all the time takes a fifth of the loop at most. The bound
 keeps the promise of the route table, on every process within two seconds, on a busy machine, too.
 """
+AT_A_TIME = 250
+"""So many rows are made into values before calls have their turn: a load of ten thousand nodes must not stop them."""
 
 COUNTER = "SELECT version, extract(epoch FROM clock_timestamp()) FROM registry_snapshotversion"
-NODES = """
-SELECT n.id, n.service_id, n.node_id, n.address, coalesce(n.operator_weight, n.declared_weight) AS weight, n.health,
-    n.admin_state, n.tags, n.version, n.endpoints, n.max_concurrency, l.expired
-FROM registry_node n JOIN registry_nodelease l ON l.node_id = n.id WHERE n.deleted_at IS NULL
-"""
-OFFERS = """
-SELECT d.node_id, d.capability_id AS capability, d.version, d.description, d.input_schema, d.output_schema,
-    d.cost_level, d.rate_per_s, d.timeout_tier, d.idempotent, d.tags, d.allow_callers
-FROM registry_declaration d JOIN registry_node n ON n.id = d.node_id WHERE n.deleted_at IS NULL
-"""
-ROUTES = """
-SELECT r.number, r.fallback_rules, coalesce((
-    SELECT json_agg(t.document ORDER BY t.position) FROM routing_route t WHERE t.revision_id = r.number
-), '[]') AS routes
-FROM routing_tablerevision r ORDER BY r.number DESC LIMIT 1
-"""
+CHANGES = "SELECT version, nodes, parts FROM registry_snapshotchange WHERE version > %s ORDER BY version LIMIT %s"
+Cursor = psycopg.AsyncCursor[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Moved:
+    """What has changed since the version in memory."""
+
+    nodes: set[int] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+
+
+def moved_since(held: int, now: int, rows: Sequence[dict[str, Any]]) -> Moved | None:
+    """What the versions after `held` up to `now` have changed, by their rows; None where one of them says nothing."""
+    if now < held or [row["version"] for row in rows] != list(range(held + 1, now + 1)):
+        return None
+    moved = Moved()
+    for row in rows:
+        moved.nodes.update(row["nodes"])
+        moved.parts.update(row["parts"])
+    return moved
 
 
 class Snapshot:
@@ -62,6 +72,11 @@ class Snapshot:
         self.when_loaded: list[Callable[[Tables], None]] = []
         self.parsed: tuple[int, tuple[Route, ...]] = (0, ())
         self.built: tuple[int, dict[str, str], RouteTable] = (0, {}, EMPTY_TABLE)
+        self.texts: dict[str, str] = {}
+        """What each known capability says of itself."""
+        self.node_keys: dict[int, tuple[str, str]] = {}
+        """Of the nodes in the tables, by primary key."""
+        self.must_read_all = True
         self.moved = threading.Condition()
         self.task: asyncio.Task[None] | None = None
 
@@ -89,6 +104,7 @@ class Snapshot:
         while True:
             try:
                 async with await connect(self.conninfo, "reach snapshot") as connection:
+                    self.must_read_all = True  # after an absence it may be another database, or an older one
                     await connection.execute(f"LISTEN {changes.CHANNEL}")
                     while True:
                         if await self.load_if_moved(connection):
@@ -105,55 +121,97 @@ class Snapshot:
         row = await (await connection.execute(COUNTER)).fetchone()
         if row is not None:
             clock.set_right(float(row[1]), asked_s=asked_s, answered_s=clock.now_s())
-        moved = self.tables is None or row is None or row[0] != self.tables.version
+        moved = self.tables is None or self.must_read_all or row is None or row[0] != self.tables.version
         if moved:
             await self.load(connection)
         self.checked_at = monotonic()
         return moved
 
     async def load(self, connection: psycopg.AsyncConnection) -> None:
-        """Read everything in one REPEATABLE READ transaction and put it in place."""
+        """Read what has moved in one REPEATABLE READ transaction, and put it in place."""
         started = thread_time()
         async with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            rows: dict[str, list[dict[str, Any]]] = {}
-            for name, sql in {
-                "version": "SELECT version FROM registry_snapshotversion",
-                "installation": "SELECT value FROM registry_installationkey",
-                "services": "SELECT service_id, signing_secret FROM registry_service",
-                "nodes": NODES,
-                "offers": OFFERS,
-                "known": "SELECT name FROM registry_capability",
-                "routes": ROUTES,
-                "keys": load_keys_sql,
-            }.items():
-                rows[name] = await (await cursor.execute(sql)).fetchall()
-        keys: dict[str, Key] = dict(key_of_row(tuple(row.values())) for row in rows["keys"])
-        tables = self.make_tables(rows)
+            [row] = await read(cursor, "SELECT version FROM registry_snapshotversion")
+            version = row["version"]
+            moved = await self.moved_until(cursor, version)
+            if moved is None or self.tables is None:
+                tables = await self.all_tables(cursor, version)
+            else:
+                tables = await self.moved_tables(cursor, version, self.tables, moved)
+            keys = None
+            if moved is None or changes.Part.KEYS in moved.parts:
+                keys = dict(key_of_row(tuple(row.values())) for row in await read(cursor, load_keys_sql))
+        self.put_in_place(tables, keys)
+        self.must_read_all = False
+        self.load_took_s = thread_time() - started
+
+    async def moved_until(self, cursor: Cursor, version: int) -> Moved | None:
+        if self.tables is None or self.must_read_all:
+            return None
+        held = self.tables.version
+        return moved_since(held, version, await read(cursor, CHANGES, held, changes.KEPT))
+
+    def put_in_place(self, tables: Tables, keys: dict[str, Key] | None) -> None:
         with self.moved:
             self.tables = tables
-            self.use_keys(keys)
+            if keys is not None:
+                self.use_keys(keys)
             self.moved.notify_all()
-        self.load_took_s = thread_time() - started
         for told in self.when_loaded:
             told(tables)
 
-    def make_tables(self, rows: dict[str, list[dict[str, Any]]]) -> Tables:
+    async def all_tables(self, cursor: Cursor, version: int) -> Tables:
+        known = [row["name"] for row in await read(cursor, CAPABILITIES)]
+        secrets = await self.secrets_of(cursor, SERVICES)
+        self.node_keys = {}
+        nodes = await self.nodes_of(cursor, NODES, OFFERS)
+        bare = Tables(version, nodes, frozenset(known), secrets=secrets, shown_at_most=self.shown_at_most)
+        self.texts = {name: said_of(bare.providers.get(name, ())) for name in sorted(known)}
+        routes = self.make_route_table(await read(cursor, ROUTES), self.texts)
+        return bare.moved(version, routes=routes)
+
+    async def moved_tables(self, cursor: Cursor, version: int, tables: Tables, moved: Moved) -> Tables:
+        """The tables that are held, with what has moved read anew."""
+        before = {self.node_keys.pop(pk) for pk in moved.nodes if pk in self.node_keys}
+        nodes: list[Node] = []
+        if moved.nodes:
+            nodes = await self.nodes_of(cursor, NODES + OF_THESE, OFFERS + OF_THESE, list(moved.nodes))
+        secrets: dict[str, bytes] = {}
+        if strangers := sorted({node.service_id for node in nodes} - tables.secrets.keys()):
+            secrets = await self.secrets_of(cursor, f"{SERVICES} WHERE service_id = ANY(%s)", strangers)
+        after = tables.moved(version, changed=nodes, gone=before - {node.key for node in nodes}, secrets=secrets)
+        touched = tables.capabilities_of(before) | after.capabilities_of(node.key for node in nodes)
+        texts = {name: said_of(after.providers.get(name, ())) for name in touched}
+        routes = tables.routes
+        if any(self.texts.get(name) != said for name, said in texts.items()) or changes.Part.ROUTES in moved.parts:
+            self.texts = self.texts | texts
+            routes = self.make_route_table(await read(cursor, ROUTES), self.texts)
+        return after if routes is tables.routes else after.moved(version, routes=routes)
+
+    async def nodes_of(self, cursor: Cursor, nodes_sql: str, offers_sql: str, *parameters: Any) -> list[Node]:
         offers: dict[int, dict[str, Offer]] = {}
-        texts: dict[str, str] = {row["name"]: "" for row in rows["known"]}
-        for row in rows["offers"]:
-            offers.setdefault(row["node_id"], {})[row["capability"]] = offer_of(row)
-            texts[row["capability"]] = " ".join([row["description"], *row["tags"]])
-        nodes = [node_of(row, offers.get(row["id"], {})) for row in rows["nodes"]]
-        table = self.make_route_table(rows["routes"], texts)
-        installation = rows["installation"][0]["value"] if rows["installation"] else ""
-        cipher = signing.cipher(settings.GIVEN_SECRET_KEY, installation)
-        secrets = {
-            row["service_id"]: signing.secret_bytes(cipher.decrypt(row["signing_secret"].encode()).decode())
-            for row in rows["services"]
-        }
-        version = rows["version"][0]["version"]
-        return Tables(version, nodes, frozenset(texts), table, secrets, shown_at_most=self.shown_at_most)
+        async for rows in by_and_by(cursor, offers_sql, *parameters):
+            for row in rows:
+                offers.setdefault(row["node_id"], {})[row["capability"]] = offer_of(row)
+        nodes = []
+        async for rows in by_and_by(cursor, nodes_sql, *parameters):
+            for row in rows:
+                node = node_of(row, offers.get(row["id"], {}))
+                self.node_keys[row["id"]] = node.key
+                nodes.append(node)
+        return nodes
+
+    async def secrets_of(self, cursor: Cursor, sql: str, *parameters: Any) -> dict[str, bytes]:
+        """Service → its signing secret in clear."""
+        found = await read(cursor, "SELECT value FROM registry_installationkey")
+        cipher = signing.cipher(settings.GIVEN_SECRET_KEY, found[0]["value"] if found else "")
+        secrets = {}
+        async for rows in by_and_by(cursor, sql, *parameters):
+            for row in rows:
+                stored = row["signing_secret"].encode()
+                secrets[row["service_id"]] = signing.secret_bytes(cipher.decrypt(stored).decode())
+        return secrets
 
     def make_route_table(self, rows: list[dict[str, Any]], texts: dict[str, str]) -> RouteTable:
         """The live revision's table. Revisions never change: each is parsed once, and rebuilt for new capabilities."""
@@ -168,44 +226,14 @@ class Snapshot:
         return self.built[2]
 
 
-def offer_of(row: dict[str, Any]) -> Offer:
-    return Offer(
-        capability=row["capability"],
-        input=compile_schema(row["input_schema"]),
-        output=compile_schema(row["output_schema"]),
-        version=row["version"],
-        cost_level=row["cost_level"],
-        rate_per_s=row["rate_per_s"],
-        tier=Tier(row["timeout_tier"]),
-        idempotent=row["idempotent"],
-        tags=frozenset(row["tags"]),
-        allow_callers=frozenset(row["allow_callers"]),
-        description=row["description"],
-        narrowness=narrowness(row["input_schema"]),
-    )
+async def read(cursor: Cursor, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+    await cursor.execute(sql.encode(), parameters or None)
+    return await cursor.fetchall()
 
 
-@lru_cache(maxsize=16_384)
-def address_bar(address: str, allowed: tuple[str, ...]) -> str | None:
-    """`spelled_refusal`, remembered: the tables are loaded often, addresses seldom change."""
-    return spelled_refusal(address, allowed=allowed)
-
-
-def node_of(row: dict[str, Any], offers: dict[str, Offer]) -> Node:
-    endpoints = row["endpoints"]
-    return Node(
-        service_id=row["service_id"],
-        node_id=row["node_id"],
-        address=row["address"],
-        weight=row["weight"],
-        health=Health(row["health"]),
-        admin_state=AdminState(row["admin_state"]),
-        expired=row["expired"],
-        barred=address_bar(row["address"], allowed_addresses()),
-        tags=frozenset(row["tags"]),
-        version=row["version"],
-        invoke_url=row["address"].rstrip("/") + endpoints["invoke"],
-        cancel_url=row["address"].rstrip("/") + endpoints["cancel"] if endpoints.get("cancel") else None,
-        max_concurrency=row["max_concurrency"],
-        offers=offers,
-    )
+async def by_and_by(cursor: Cursor, sql: str, *parameters: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    """The rows, `AT_A_TIME` at once; in between calls have their turn."""
+    await cursor.execute(sql.encode(), parameters or None)
+    while rows := await cursor.fetchmany(AT_A_TIME):
+        yield rows
+        await asyncio.sleep(0)

@@ -158,6 +158,12 @@ def durability(db: psycopg.Connection) -> Findings:
             _("ALTER SYSTEM RESET %(name)s; SELECT pg_reload_conf(); also look at ALTER ROLE and ALTER DATABASE.")
             % {"name": off[0]},
         )
+    elif settings.REACH_DURABILITY == "relaxed":
+        yield warning(
+            "durability",
+            _("REACH_DURABILITY=relaxed: a crash of PostgreSQL can lose the calls of its last 0.6 s"),
+            _("Unset it where what callers were told must survive a crash."),
+        )
     else:
         yield ok("durability", _("What is committed survives a crash: %(names)s are on") % {"names": ", ".join(names)})
 

@@ -19,6 +19,8 @@ TERMINAL = frozenset(
     {CallStatus.SUCCEEDED, CallStatus.FAILED, CallStatus.TIMED_OUT, CallStatus.CANCELLED, CallStatus.REJECTED}
 )
 
+OPEN = frozenset(CallStatus) - TERMINAL
+
 
 class Kind(StrEnum):
     """What a receipt says."""

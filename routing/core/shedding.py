@@ -16,14 +16,16 @@ class Bounds:
 
     max_in_flight: int
     max_waiting_rows: int
+    max_bytes_in_flight: int
 
 
-def overload(urgency: str, bounds: Bounds, *, in_flight: int, waiting_rows: int) -> str | None:
+def overload(urgency: str, bounds: Bounds, *, in_flight: int, waiting_rows: int, bytes_in_flight: int) -> str | None:
     """Why a new call of this urgency is refused; None: there is room for it."""
     share = SHED_AT[urgency]
     for count, what, most in (
         (in_flight, "calls are in flight", bounds.max_in_flight),
         (waiting_rows, "rows wait to be written", bounds.max_waiting_rows),
+        (bytes_in_flight, "bytes of calls are in flight", bounds.max_bytes_in_flight),
     ):
         if count >= share * most:
             return f"{count} {what} here; {urgency} calls are taken up to {share * 100:g} % of {most}"

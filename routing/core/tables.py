@@ -1,6 +1,7 @@
 """The three tables as one frozen value: who exists, what they offer, who gets a call. Replaced whole, never changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import copy
 
 from registry.core.node import Health, Node, Offer
 from routing.core.matching import EMPTY_TABLE, Route, RouteTable
@@ -10,6 +11,18 @@ from routing.core.similarity import Vocabulary
 POOLS_KEPT = 4096
 CANARY_ONLY = "takes only the canary's share"
 MIRROR_ONLY = "takes only copies"
+
+
+Providers = Sequence[tuple[Node, Offer]]
+NOBODY_GONE: frozenset[tuple[str, str]] = frozenset()
+
+
+def said_of(providers: Providers) -> str:
+    """What a capability says of itself beside its name, by the one who has declared it last."""
+    if not providers:
+        return ""
+    offer = providers[-1][1]
+    return " ".join([offer.description, *sorted(offer.tags)])
 
 
 class Tables:
@@ -48,7 +61,7 @@ class Tables:
         for node in nodes:
             for name, offer in node.offers.items():
                 providers.setdefault(name, []).append((node, offer))
-        self.providers: Mapping[str, Sequence[tuple[Node, Offer]]] = providers
+        self.providers: Mapping[str, Providers] = providers
         self.pools: dict[tuple[str, str | None, frozenset[str], str | None], Pool] = {}
 
         self.words: Vocabulary | None = None
@@ -62,6 +75,58 @@ class Tables:
                 said.setdefault(name, set()).update(offer.words for _node, offer in offers)
             self.words = Vocabulary({name: " ".join(sorted(texts)) for name, texts in said.items()})
         return self.words
+
+    def moved(
+        self,
+        version: int,
+        *,
+        changed: Sequence[Node] = (),
+        gone: Set[tuple[str, str]] = NOBODY_GONE,
+        secrets: Mapping[str, bytes] | None = None,
+        routes: RouteTable | None = None,
+    ) -> "Tables":
+        """The next version: `changed` nodes as they are now, those `gone` gone. What they do not touch is shared."""
+        after = copy(self)
+        after.version = version
+        touched: Set[str] = frozenset()
+        if changed or gone:
+            touched = after.take(changed, gone)
+        if secrets:
+            after.secrets = {**self.secrets, **secrets}
+        if routes is not None and routes is not self.routes:
+            after.routes, after.pools = routes, {}
+            after.routes_by_id = {route.id: route for route in routes.routes}
+        else:
+            after.pools = {key: pool for key, pool in self.pools.items() if key[0] not in touched}
+        return after
+
+    def take(self, changed: Sequence[Node], gone: Set[tuple[str, str]]) -> Set[str]:
+        """Part of `moved`, on a copy that nobody else has yet: its nodes; which capabilities they touch."""
+        before = self.nodes
+        now = {node.key: node for node in changed}
+        replaced = gone | now.keys()
+        touched = self.capabilities_of(replaced)
+        self.nodes = before | now
+        for key in gone:
+            self.nodes.pop(key, None)
+        touched |= self.capabilities_of(now)
+        providers = dict(self.providers)
+        for name in touched:
+            kept = [pair for pair in providers.pop(name, ()) if pair[0].key not in replaced]
+            kept += [(node, node.offers[name]) for node in changed if name in node.offers]
+            if kept:
+                providers[name] = kept
+        if self.nodes.keys() != before.keys():
+            self.services = frozenset(node.service_id for node in self.nodes.values())
+        if self.words is not None and words_of(map(before.get, replaced)) != words_of(changed):
+            self.words = None
+        self.providers, self.known = providers, self.known | touched
+        return touched
+
+    def capabilities_of(self, keys: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """What the nodes of these keys offer, as far as they are there."""
+        found = (self.nodes.get(key) for key in keys)
+        return frozenset(name for node in found if node is not None for name in node.offers)
 
     @property
     def revision(self) -> int:
@@ -111,3 +176,7 @@ class Tables:
             shown_at_most=self.shown_at_most,
         )
         return Pool(candidates, preferences, by_words=strategy is not None and strategy.type == "fuzzy")
+
+
+def words_of(nodes: Iterable[Node | None]) -> set[str]:
+    return {offer.words for node in nodes if node is not None for offer in node.offers.values()}

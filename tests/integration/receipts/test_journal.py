@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from receipts.journal import Existing, Journal, end
+from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Existing, Journal, end
 from receipts.recovery import claim_orphans, seen_receipts
 from receipts.rows import MoveRow, ReceiptRow
 from registry.errors import Unavailable
@@ -48,6 +48,16 @@ async def test_concurrent_calls_share_commits(journal: Journal, sql: Sql):
     [(calls, commits)] = sql("SELECT count(*), count(DISTINCT xmin::text) FROM calls WHERE id = ANY(%s::uuid[])", ids)
     assert calls == 600
     assert commits <= 6  # 600 calls in groups of at most 256, the first perhaps alone
+
+
+@pytest.mark.parametrize(("options", "waits"), [(WRITER_OPTIONS, "on"), (RELAXED_OPTIONS, "off")])
+async def test_only_a_relaxed_journal_answers_before_the_disk(new_journal: MakeJournal, options: str, waits: str):
+    journal = await new_journal(writer_options=options)
+    await journal.accept(*opening(row := a_call(journal)))
+    assert await journal.move(*an_end(row))
+    for lane in (journal.new_calls, journal.moves):
+        shown = await lane.connection.execute("SHOW synchronous_commit")
+        assert await shown.fetchone() == (waits,)
 
 
 async def test_duplicates_in_one_group_leave_one_call(journal: Journal, sql: Sql):

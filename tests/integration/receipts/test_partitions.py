@@ -10,7 +10,14 @@ import pytest
 from django.db import connection
 
 from receipts.models import Call, Receipt
-from receipts.partitions import drop_partitions, ensure_partitions, lowest_id, moment_of, partition_bounds
+from receipts.partitions import (
+    drop_partitions,
+    ensure_partitions,
+    index_concurrently,
+    lowest_id,
+    moment_of,
+    partition_bounds,
+)
 
 pytestmark = pytest.mark.django_db
 LONG_AGO = datetime(2001, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
@@ -65,3 +72,33 @@ def test_retention_drops_whole_partitions_that_are_past_it(stored_call: Callable
     assert list(Call.objects.filter(pk__in=[old.pk, newer.pk])) == [newer]
     assert not Receipt.objects.filter(call_id=old.pk).exists()
     assert Receipt.objects.filter(call_id=newer.pk).count() == 2
+
+
+def parts_of(index: str) -> dict[str, bool]:
+    """The partitions that have their part of an index, and whether it is whole."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT x.indrelid::regclass::text, x.indisvalid FROM pg_inherits i"
+            " JOIN pg_index x ON x.indexrelid = i.inhrelid WHERE i.inhparent = %s::regclass",
+            [index],
+        )
+        return dict(cursor.fetchall())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_index_is_built_on_all_partitions_without_stopping_the_writers():
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE INDEX calls_default_a_test ON calls_default (depth)")  # what a broken try has left
+        index_concurrently("calls", "a_test", "(depth, id)")
+        try:
+            built = parts_of("a_test")
+            assert built.keys() == {name for name, _low, _high in partition_bounds("calls")} | {"calls_default"}
+            assert set(built.values()) == {True}
+            cursor.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = 'a_test'::regclass")
+            assert cursor.fetchone() == (True,)
+            index_concurrently("calls", "a_test", "(depth, id)")
+            [new] = [name for name in ensure_partitions(LONG_AGO, hours=24, ahead=0) if name.startswith("calls")]
+            assert new in parts_of("a_test")
+        finally:
+            cursor.execute("DROP INDEX a_test")
+            drop_partitions(LONG_AGO + timedelta(days=2))

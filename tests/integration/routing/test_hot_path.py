@@ -234,6 +234,43 @@ def test_receipts_and_waiting(reach: Reach, traps: Traps, node: FakeNode) -> Non
     assert [r["kind"] for r in told[5][1]["results"]][-2:] == ["running", "succeeded"]
 
 
+def test_heartbeats(reach: Reach, traps: Traps) -> None:
+    from registry.models import NodeLease
+
+    path = "services/doc-summarizer/nodes/n1/heartbeat"
+
+    async def journey() -> Any:
+        return [
+            await reach("POST", path),
+            await reach("POST", path, {"in_flight": 3, "declaration_hash": "0" * 64}),
+            await reach("POST", path, {"in_flight": -1}),
+            await reach("POST", path.replace("doc", "other")),
+        ]
+
+    before = NodeLease.objects.get()
+    told = on_the_loop_of_production(traps, journey)
+    assert traps.sprung == []
+    assert [status for status, _body in told] == [200, 200, 400, 403]
+    assert (told[0][1]["reregister"], told[1][1]["reregister"]) == (False, True)
+    after = NodeLease.objects.get()
+    assert (after.in_flight, after.lease_expires_at > before.lease_expires_at) == (3, True)
+
+
+def test_a_heartbeat_of_an_expired_node_revives_it_in_a_thread(reach: Reach, traps: Traps) -> None:
+    from registry.models import Node, NodeLease
+
+    NodeLease.objects.update(expired=True)
+
+    async def journey() -> Any:
+        traps.monkeypatch.undo()
+        path = "services/doc-summarizer/nodes/{}/heartbeat"
+        return [await reach("POST", path.format(name)) for name in ("n1", "n2", "n1")]
+
+    told = on_the_loop_of_production(traps, journey)
+    assert [status for status, _body in told] == [200, 404, 200]
+    assert (Node.objects.get().health, NodeLease.objects.get().expired) == ("starting", False)
+
+
 def test_the_traps_would_be_sprung(traps: Traps) -> None:
     """By each way out of the loop that there is."""
 

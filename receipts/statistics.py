@@ -1,0 +1,241 @@
+"""Ended calls in numbers: counted once, by the minute, so that a million of them cost no page a second.
+
+`roll_up` counts the minutes that are over; who asks adds what is newer from the calls themselves. A minute in which
+calls are still open is counted again when they have ended. Mirrored copies do not count.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from receipts.core.counting import (
+    BUCKETS_PER_OCTAVE,
+    HOUR,
+    MINUTE,
+    Piece,
+    Rolled,
+    Source,
+    later_start,
+    percentile_ms,
+    pieces,
+    start_of,
+)
+from receipts.partitions import lowest_id, moment_of
+
+DIMENSIONS = ("service_id", "capability", "route_id", "caller", "node_id")
+ALL = ""
+"""The dimension of all calls together; it has the one key ''."""
+GRACE = timedelta(seconds=10)
+"""A minute is counted so long after its end: what was accepted in it has been committed, or refused."""
+SKEW = timedelta(minutes=1)
+"""An id was made within this of its call's acceptance."""
+AT_ONCE = timedelta(hours=1)
+RUN_S = 10.0
+"""Of one run, when there is much to catch up with; the next goes on."""
+LOCK = 0x5EAC_0003
+GROUPS_SHOWN = 500
+
+BUCKET = f"""
+CASE WHEN ended_at - accepted_at < interval '1 ms' THEN 0
+    ELSE 1 + floor(ln(extract(epoch FROM ended_at - accepted_at)::float8 * 1000) / ln(2) * {BUCKETS_PER_OCTAVE})::int
+END
+"""
+CALLS = f"""
+SELECT accepted_at, service_id, capability, route_id, caller, node_id, status <> 'succeeded' AS failed,
+    {BUCKET} AS bucket
+FROM calls
+WHERE ended_at IS NOT NULL AND mirror_of IS NULL AND id >= %(low)s AND id < %(high)s
+    AND accepted_at >= %(since)s AND accepted_at < %(until)s
+"""
+COUNT_MINUTES = f"""
+WITH ended AS ({CALLS}), parted AS (
+    SELECT date_trunc('minute', accepted_at) AS since, d.dimension, coalesce(d.key, '') AS key, bucket, count(*) AS n,
+        count(*) FILTER (WHERE failed) AS failed
+    FROM ended, LATERAL (VALUES ('', ''), {", ".join(f"('{name}', {name})" for name in DIMENSIONS)}) d(dimension, key)
+    GROUP BY 1, 2, 3, 4
+)
+INSERT INTO receipts_callcount (span_s, dimension, since, key, buckets, counts, failures)
+SELECT {Source.MINUTES.value}, dimension, since, key, array_agg(bucket), array_agg(n), array_agg(failed)
+FROM parted GROUP BY since, dimension, key
+"""
+COUNT_HOURS = f"""
+WITH parted AS (
+    SELECT dimension, date_trunc('hour', since) AS since, key, bucket, sum(n) AS n, sum(failed) AS failed
+    FROM receipts_callcount, unnest(buckets, counts, failures) AS b(bucket, n, failed)
+    WHERE span_s = {Source.MINUTES.value} AND since >= %(since)s AND since < %(until)s
+    GROUP BY 1, 2, 3, 4
+)
+INSERT INTO receipts_callcount (span_s, dimension, since, key, buckets, counts, failures)
+SELECT {Source.HOURS.value}, dimension, since, key, array_agg(bucket), array_agg(n), array_agg(failed)
+FROM parted GROUP BY since, dimension, key
+"""
+FORGET = "DELETE FROM receipts_callcount WHERE span_s = %(span_s)s AND since >= %(since)s AND since < %(until)s"
+NOTE_MINUTES = """
+INSERT INTO receipts_countedminute (minute, open)
+SELECT minute, coalesce(o.open, 0)
+FROM generate_series(%(since)s::timestamptz, %(last)s::timestamptz, interval '1 minute') AS minute
+    LEFT JOIN ({open}) o USING (minute)
+ON CONFLICT (minute) DO UPDATE SET open = EXCLUDED.open
+"""
+OPEN = """
+SELECT date_trunc('minute', accepted_at) AS minute, count(*) AS open
+FROM calls WHERE ended_at IS NULL AND mirror_of IS NULL GROUP BY 1
+"""
+REOPENED = f"""
+SELECT m.minute FROM receipts_countedminute m LEFT JOIN ({OPEN}) o USING (minute)
+WHERE m.open > 0 AND m.open <> coalesce(o.open, 0) ORDER BY m.minute LIMIT 60
+"""
+
+
+# --- Counting --------------------------------------------------------------------------------------------------------
+
+
+def roll_up(now: datetime, *, run_s: float = RUN_S) -> int:
+    """Count the minutes that are over and not counted yet, and those anew whose open calls have ended; how many.
+
+    `now` is the database's. One worker at a time does it, others return at once.
+    """
+    started, counted = time.monotonic(), 0
+    while True:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
+            if not cursor.fetchone()[0]:
+                return counted
+            if not counted:
+                for minute in reopened(cursor):
+                    count(cursor, minute, minute + MINUTE)
+                    counted += 1
+            since, until = next_span(cursor, now)
+            if since >= until:
+                return counted
+            count(cursor, since, until)
+            counted += int((until - since) / MINUTE)
+        if time.monotonic() - started > run_s:
+            return counted
+
+
+def reopened(cursor: Any) -> list[datetime]:
+    cursor.execute(REOPENED)
+    return [minute for (minute,) in cursor.fetchall()]
+
+
+def next_span(cursor: Any, now: datetime) -> tuple[datetime, datetime]:
+    """The minutes to be counted next, at most an hour of them and none beyond the hour's end."""
+    over = start_of(now - GRACE, MINUTE)
+    cursor.execute("SELECT max(minute) FROM receipts_countedminute")
+    last = cursor.fetchone()[0]
+    since = first_minute(cursor, now, over) if last is None else last + MINUTE
+    return since, min(over, start_of(since, AT_ONCE) + AT_ONCE)
+
+
+def first_minute(cursor: Any, now: datetime, over: datetime) -> datetime:
+    """Where counting begins: at the oldest call that is kept, else now."""
+    kept_since = start_of(now - timedelta(days=settings.REACH_RETENTION_DAYS), HOUR)
+    cursor.execute("SELECT id FROM calls WHERE id >= %s ORDER BY id LIMIT 1", [lowest_id(kept_since)])
+    row = cursor.fetchone()
+    return over if row is None else min(over, start_of(moment_of(row[0]) - SKEW, MINUTE))
+
+
+def count(cursor: Any, since: datetime, until: datetime) -> None:
+    """Count these minutes of one hour (again), and the hour with them once it is over."""
+    span = span_of(since, until)
+    cursor.execute(FORGET, span | {"span_s": Source.MINUTES.value})
+    cursor.execute(COUNT_MINUTES, span)
+    cursor.execute(NOTE_MINUTES.format(open=OPEN), span | {"last": until - MINUTE})
+    hour = start_of(since, HOUR)
+    cursor.execute(
+        "SELECT count(*) FROM receipts_countedminute WHERE minute >= %s AND minute < %s", [hour, hour + HOUR]
+    )
+    if cursor.fetchone()[0] == HOUR / MINUTE:
+        whole = span_of(hour, hour + HOUR)
+        cursor.execute(FORGET, whole | {"span_s": Source.HOURS.value})
+        cursor.execute(COUNT_HOURS, whole)
+
+
+def span_of(since: datetime, until: datetime) -> dict[str, Any]:
+    """A span as the statements name it, with the ids that calls accepted in it may have."""
+    return {"since": since, "until": until, "low": lowest_id(since - SKEW), "high": lowest_id(until + SKEW)}
+
+
+# --- Asking ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counted:
+    """Ended calls of one group."""
+
+    calls: int = 0
+    failures: int = 0
+    buckets: Counter[int] = field(default_factory=Counter)
+
+    def add(self, bucket: int, calls: int, failures: int) -> None:
+        self.calls += calls
+        self.failures += failures
+        self.buckets[bucket] += calls
+
+    def percentile_ms(self, share: float) -> float:
+        return percentile_ms(self.buckets, share)
+
+
+def counted(dimension: str, since: datetime, until: datetime, now: datetime) -> dict[str | None, Counted]:
+    """Calls accepted in a span and ended since, by what one of `DIMENSIONS` (or `ALL`) says of them: most first."""
+    found: dict[str | None, Counted] = {}
+    for key, bucket, calls, failures in rows_of(dimension, pieces(since, until, rolled(now)), by="key"):
+        found.setdefault(key or None, Counted()).add(bucket, calls, failures)
+    ordered = sorted(found.items(), key=lambda row: (-row[1].calls, row[0] or ""))
+    return dict(ordered[:GROUPS_SHOWN])
+
+
+def over_time(since: datetime, until: datetime, now: datetime, step: timedelta) -> dict[datetime, Counted]:
+    """All calls of a span by the minute or hour (`step`) they were accepted in; those without any are left out."""
+    asked = pieces(since, until, rolled(now))
+    if step < HOUR:
+        asked = [
+            piece if piece.source is not Source.HOURS else Piece(Source.MINUTES, piece.since, piece.until)
+            for piece in asked
+        ]
+    found: dict[datetime, Counted] = {}
+    for moment, bucket, calls, failures in rows_of(ALL, asked, by="minute" if step < HOUR else "hour"):
+        found.setdefault(moment, Counted()).add(bucket, calls, failures)
+    return dict(sorted(found.items()))
+
+
+def rolled(now: datetime) -> Rolled | None:
+    """Which minutes have been counted."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT min(minute), max(minute) FROM receipts_countedminute")
+        first, last = cursor.fetchone()
+    if first is None:
+        return None
+    kept = timedelta(days=settings.REACH_MINUTE_STATISTICS_DAYS)
+    return Rolled(first, last + MINUTE, later_start(now - kept + HOUR, HOUR))  # a run of retention may be under way
+
+
+def rows_of(dimension: str, asked: Iterable[Piece], *, by: str) -> list[tuple[Any, int, int, int]]:
+    """Group, bucket, calls and failures of every piece; `by` says what groups: key, minute or hour."""
+    rows: list[tuple[Any, int, int, int]] = []
+    for piece in asked:
+        with connection.cursor() as cursor:
+            if piece.source is Source.CALLS:
+                group = dimension or "''" if by == "key" else f"date_trunc('{by}', accepted_at)"
+                cursor.execute(
+                    f"SELECT {group}, bucket, count(*), count(*) FILTER (WHERE failed) FROM ({CALLS}) AS ended"
+                    " GROUP BY 1, 2",
+                    span_of(piece.since, piece.until),
+                )
+            else:
+                group = "key" if by == "key" else f"date_trunc('{by}', since)"
+                cursor.execute(
+                    f"SELECT {group}, bucket, sum(n), sum(failed) FROM receipts_callcount,"
+                    " unnest(buckets, counts, failures) AS b(bucket, n, failed)"
+                    " WHERE span_s = %s AND dimension = %s AND since >= %s AND since < %s GROUP BY 1, 2",
+                    [piece.source.value, dimension, piece.since, piece.until],
+                )
+            rows += cursor.fetchall()
+    return rows
