@@ -1,0 +1,40 @@
+// Charts of the console. A page puts the chart's options into `json_script` and names it:
+//   <figure class="reach-chart" data-chart="load-options" aria-label="…"></figure>
+// The numbers stand in a table beside it for who cannot see the chart; this module only draws.
+import * as echarts from "../vendor/echarts/echarts.esm.min.js";
+
+const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function theme() {
+  const ink = color("--r-ink"), soft = color("--r-soft"), line = color("--r-line");
+  const axis = { axisLabel: { color: soft }, axisLine: { lineStyle: { color: line } }, splitLine: { lineStyle: { color: line } } };
+  return {
+    color: ["--r-accent", "--r-busy", "--r-warn", "--r-bad", "--r-good", "--r-soft"].map(color),
+    backgroundColor: "transparent",
+    textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
+    categoryAxis: axis, valueAxis: axis, timeAxis: axis, logAxis: axis,
+    legend: { textStyle: { color: soft } },
+    tooltip: { backgroundColor: color("--r-sheet"), borderColor: line, textStyle: { color: ink } },
+    sankey: { label: { color: ink } },
+    graph: { label: { color: ink } },
+  };
+}
+
+/** Draw `options` (ECharts') into an element; drawn anew when the theme changes, fitted when the element does. */
+export function draw(element, options) {
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let chart;
+  const redraw = () => {
+    chart?.dispose();
+    chart = echarts.init(element, theme(), { renderer: "svg" });
+    chart.setOption({ animation: !still, ...options });
+  };
+  redraw();
+  new ResizeObserver(() => chart.resize()).observe(element);
+  new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["class"] });
+  return { set: more => { options = { ...options, ...more }; chart.setOption(more); }, on: (...listen) => chart.on(...listen) };
+}
+
+for (const element of document.querySelectorAll("[data-chart]")) {
+  draw(element, JSON.parse(document.getElementById(element.dataset.chart).textContent));
+}
