@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from time import monotonic, thread_time
 from typing import Any
@@ -135,13 +136,14 @@ class Snapshot:
             [row] = await read(cursor, "SELECT version FROM registry_snapshotversion")
             version = row["version"]
             moved = await self.moved_until(cursor, version)
-            if moved is None or self.tables is None:
-                tables = await self.all_tables(cursor, version)
-            else:
-                tables = await self.moved_tables(cursor, version, self.tables, moved)
             keys = None
             if moved is None or changes.Part.KEYS in moved.parts:
                 keys = dict(key_of_row(tuple(row.values())) for row in await read(cursor, load_keys_sql))
+            if moved is None or self.tables is None:
+                tables = await self.all_tables(cursor, version)
+            else:
+                owners = {key.service_id for key in keys.values() if key.service_id} if keys else set()
+                tables = await self.moved_tables(cursor, version, self.tables, moved, owners)
         self.put_in_place(tables, keys)
         self.must_read_all = False
         self.load_took_s = thread_time() - started
@@ -171,14 +173,16 @@ class Snapshot:
         routes = self.make_route_table(await read(cursor, ROUTES), self.texts)
         return bare.moved(version, routes=routes)
 
-    async def moved_tables(self, cursor: Cursor, version: int, tables: Tables, moved: Moved) -> Tables:
-        """The tables that are held, with what has moved read anew."""
+    async def moved_tables(
+        self, cursor: Cursor, version: int, tables: Tables, moved: Moved, owners: AbstractSet[str]
+    ) -> Tables:
+        """The tables that are held, with what has moved read anew. `owners`: of the keys, where these have moved."""
         before = {self.node_keys.pop(pk) for pk in moved.nodes if pk in self.node_keys}
         nodes: list[Node] = []
         if moved.nodes:
             nodes = await self.nodes_of(cursor, NODES + OF_THESE, OFFERS + OF_THESE, list(moved.nodes))
         secrets: dict[str, bytes] = {}
-        if strangers := sorted({node.service_id for node in nodes} - tables.secrets.keys()):
+        if strangers := sorted(({node.service_id for node in nodes} | owners) - tables.secrets.keys()):
             secrets = await self.secrets_of(cursor, f"{SERVICES} WHERE service_id = ANY(%s)", strangers)
         after = tables.moved(version, changed=nodes, gone=before - {node.key for node in nodes}, secrets=secrets)
         touched = tables.capabilities_of(before) | after.capabilities_of(node.key for node in nodes)

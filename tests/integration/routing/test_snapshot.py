@@ -58,7 +58,7 @@ def facts(snapshot: Snapshot) -> dict[str, Any]:
         "nodes": {key: (n.health, n.admin_state, n.weight, sorted(n.offers)) for key, n in tables.nodes.items()},
         "providers": {name: sorted(n.key for n, _offer in rows) for name, rows in tables.providers.items()},
         "known": tables.known,
-        "secrets": {name: secret for name, secret in tables.secrets.items() if name in tables.services},
+        "secrets": dict(tables.secrets),
         "services": tables.services,
         "routes": (tables.revision, [route.id for route in tables.routes.routes]),
         "texts": snapshot.texts,
