@@ -55,7 +55,7 @@ SELECT numbered.id FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[]) AS slice(si
 """
 FIELDS = (
     "id", "trace_id", "caller", "origin_caller", "capability", "accepted_at", "request", "labels", "idempotency_key",
-    "session_id", "parent_call_id", "depth",
+    "session_id", "parent_call_id", "depth", "async_rank", "callback_url",
 )  # fmt: skip
 
 Progress = Callable[[int, int], None]
@@ -180,14 +180,14 @@ def journey_of(row: dict[str, Any]) -> Journey | None:
 
 def declared_words() -> tuple[dict[str, str], dict[str, Paths]]:
     """What each known capability says of itself, as the snapshot reads it, and which of its values are masked."""
-    texts = dict.fromkeys(Capability.objects.values_list("name", flat=True), "")
+    said: dict[str, set[str]] = {name: set() for name in Capability.objects.values_list("name", flat=True)}
     masked: dict[str, Paths] = {}
     rows = Declaration.objects.filter(node__deleted_at=None)
     for name, description, tags, schema in rows.values_list("capability_id", "description", "tags", "input_schema"):
-        texts[name] = " ".join([description, *tags])
+        said.setdefault(name, set()).add(" ".join([description, *sorted(tags)]))
         if paths := masked_paths(msgspec.json.encode(schema)):
             masked[name] = masked.get(name, NO_PATHS) | paths
-    return texts, masked
+    return {name: " ".join(sorted(texts)) for name, texts in said.items()}, masked
 
 
 @lru_cache(maxsize=4096)
