@@ -60,9 +60,14 @@ class Offer:
     """How much the input schema demands (`registry.schemas.narrowness`): a catch-all is 0."""
 
     @property
+    def about(self) -> str:
+        """What the declaration says beside the name: description, tags."""
+        return " ".join([self.description, *sorted(self.tags)])
+
+    @property
     def words(self) -> str:
         """What the declaration says of itself: name, description, tags."""
-        return " ".join([self.capability, self.description, *sorted(self.tags)])
+        return f"{self.capability} {self.about}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,11 +18,8 @@ NOBODY_GONE: frozenset[tuple[str, str]] = frozenset()
 
 
 def said_of(providers: Providers) -> str:
-    """What a capability says of itself beside its name, by the one who has declared it last."""
-    if not providers:
-        return ""
-    offer = providers[-1][1]
-    return " ".join([offer.description, *sorted(offer.tags)])
+    """What a capability says of itself beside its name, by all who declare it: the same in every process."""
+    return " ".join(sorted({offer.about for _node, offer in providers}))
 
 
 class Tables:
