@@ -530,8 +530,8 @@ class Journal:
                     await connection.execute(f"LISTEN reach_{self.owner.hex}")
                     if self.hears_due:
                         await connection.execute(f"LISTEN {DUE}")
-                    for told in self.listens:
-                        told()
+                    for begun in self.listens:
+                        begun()
                     async for notice in connection.notifies():
                         if notice.channel != DUE:
                             self.wake(notice.payload)
