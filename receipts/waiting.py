@@ -83,20 +83,24 @@ async def what_is_due(journal: Journal) -> dict[str, bool]:
     return (await journal.read(WHAT_IS_DUE))[0]
 
 
+IS_ANY_WAITING = "SELECT EXISTS (SELECT FROM waiting_calls WHERE due_at <= now()) AS any"
+
+
 async def is_any_waiting(journal: Journal) -> bool:
     """Whether calls wait that nobody has taken."""
-    rows = await journal.read("SELECT EXISTS (SELECT FROM waiting_calls WHERE due_at <= now()) AS any")
+    rows = await journal.read(IS_ANY_WAITING)
     return bool(rows[0]["any"])
+
+
+ARE_WAITING = """
+SELECT name FROM unnest(%s::text[]) AS name
+WHERE EXISTS (SELECT FROM waiting_calls w WHERE w.capability = name AND w.due_at <= now())
+"""
 
 
 async def are_waiting(journal: Journal, capabilities: Collection[str]) -> set[str]:
     """Those of the capabilities of which more calls wait."""
-    rows = await journal.read(
-        "SELECT name FROM unnest(%s::text[]) AS name"
-        " WHERE EXISTS (SELECT FROM waiting_calls w WHERE w.capability = name AND w.due_at <= now())",
-        list(capabilities),
-    )
-    return {row["name"] for row in rows}
+    return {row["name"] for row in await journal.read(ARE_WAITING, list(capabilities))}
 
 
 COUNTED_AT_MOST = 100_000

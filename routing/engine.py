@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from time import thread_time
 from typing import Any
 from uuid import UUID
 
@@ -73,20 +75,28 @@ AGAIN_S = 1.0
 
 
 class Engine:
-    """Make it on the event loop of its parts, which owns it."""
+    """Make it on the event loop of its parts, which owns it.
 
-    def __init__(self, parts: LiveParts) -> None:
-        self.parts, self.loop = parts, asyncio.get_running_loop()
+    `probe_nodes` looks at the nodes whose turn it is, without holding up the loop; `cpu_s` tells how much CPU the
+    loop's thread has used.
+    """
+
+    def __init__(
+        self, parts: LiveParts, *, probe_nodes: Callable[[], Coroutine[Any, Any, None]], cpu_s: Callable[[], float]
+    ) -> None:
+        self.parts, self.loop, self.probe_nodes = parts, asyncio.get_running_loop(), probe_nodes
         self.room = WaitingRoom(
             parts,
             places=settings.REACH_ENGINE_MAX_IN_FLIGHT,
             held_at_most=settings.REACH_ENGINE_HELD,
             held_of_kind=settings.REACH_ENGINE_HELD_PER_CAPABILITY,
             poll_s=settings.REACH_WAIT_POLL_S,
+            cpu_s=cpu_s,
         )
         self.callbacks = CallbackSender(parts)
         self.due = asyncio.Event()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], None] = {}
+        """In the order in which they began."""
         self.loops: list[asyncio.Task[None]] = []
         self.given_back: list[tuple[str, int]] = []
         """Calls (id and epoch) that others may take, not written yet."""
@@ -111,8 +121,8 @@ class Engine:
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it on the loop, and hold it until it has ended."""
         task = self.loop.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = None
+        task.add_done_callback(self.tasks.pop)
 
     # --- What is heard -----------------------------------------------------------------------------------------------
 
@@ -130,7 +140,7 @@ class Engine:
     def probe_doubted(self, tables: Tables) -> None:
         """The tables have moved: where a node has just come or is suspected, look at it now, not at the next beat."""
         if any(node.health in (Health.STARTING, Health.SUSPECT) for node in tables.nodes.values()):
-            self.keep(asyncio.to_thread(probe_in_thread))
+            self.keep(self.probe_nodes())
 
     # --- Taking calls ------------------------------------------------------------------------------------------------
 
@@ -188,8 +198,10 @@ class Engine:
     async def give_turns(self) -> None:
         """Let go of calls that find no place while others of their capability wait to be looked at."""
         if stuck := self.room.stuck():
-            for kind in await self.kept_waiting(list(stuck)):
-                self.room.let_go(stuck[kind])
+            kept_waiting = await self.kept_waiting(list(stuck))
+            for kind, calls in stuck.items():
+                if kind in kept_waiting:
+                    self.room.let_go(calls)
             await asyncio.sleep(0)  # they note here that they were let go
         if self.given_back:
             given, self.given_back = self.given_back, []
@@ -360,7 +372,8 @@ class EngineThread:
 
 
 async def started_engine() -> Engine:
-    engine = Engine(await start_parts("engine", hears_due=True))
+    parts = await start_parts("engine", hears_due=True)
+    engine = Engine(parts, probe_nodes=partial(asyncio.to_thread, probe_in_thread), cpu_s=thread_time)
     engine.start()
     return engine
 

@@ -7,11 +7,10 @@ the same reasons share one look, so a thousand of them cost as much as the few k
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from time import thread_time
 
 from receipts.core.envelope import ASYNC_RANKS
 from receipts.core.journey import Journey
@@ -92,10 +91,19 @@ class Placed:
 
 
 class WaitingRoom:
-    """Single-threaded: the engine's event loop owns it."""
+    """Single-threaded: the engine's event loop owns it. `cpu_s` tells how much CPU its thread has used."""
 
-    def __init__(self, parts: LiveParts, *, places: int, held_at_most: int, held_of_kind: int, poll_s: float):
-        self.parts, self.places, self.poll_s = parts, places, poll_s
+    def __init__(
+        self,
+        parts: LiveParts,
+        *,
+        places: int,
+        held_at_most: int,
+        held_of_kind: int,
+        poll_s: float,
+        cpu_s: Callable[[], float],
+    ):
+        self.parts, self.places, self.poll_s, self.cpu_s = parts, places, poll_s, cpu_s
         self.held_at_most, self.held_of_kind = held_at_most, held_of_kind
         self.held: dict[str, list[Held]] = {}
         """By capability, in the order of their urgency and their coming."""
@@ -209,9 +217,9 @@ class WaitingRoom:
     async def run(self) -> None:
         """Look whenever something has moved, and at the moments that were named."""
         while True:
-            began = thread_time()
+            began_s = self.cpu_s()
             rest_s = self.look()
-            await asyncio.sleep(REST_AFTER_LOOK * (thread_time() - began))
+            await asyncio.sleep(REST_AFTER_LOOK * (self.cpu_s() - began_s))
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest_s):
                     await self.moved.wait()

@@ -11,7 +11,7 @@ from psycopg_pool import PoolTimeout
 
 from receipts import journal
 from registry import health
-from tests.simulation.model import Tables
+from tests.simulation.model import Notice, Tables
 from tests.simulation.scheduler import ProcessLoop, Scheduler
 
 EPOCH_S = 1_790_000_000.0
@@ -42,8 +42,8 @@ class Database:
         self.scheduler, self.chance = scheduler, chance
         self.tables = Tables()
         self.sessions: dict[Session, None] = {}
-        self.listening: dict[str, Session] = {}
-        """By the process's name in the channel."""
+        self.listening: dict[str, dict[Session, None]] = {}
+        """By channel."""
         self.is_away = False
         self.is_hung = False
         self.slowness = 1.0
@@ -134,9 +134,9 @@ class Database:
 
     def notify(self) -> None:
         """Pass on what the last statement has told."""
-        for process, call_id in self.tables.take_notices():
-            if (ears := self.listening.get(process.replace("-", ""))) is not None:
-                self.scheduler.after(WAY_S * (0.5 + self.chance.random()), ears.hear, call_id)
+        for notice in self.tables.take_notices():
+            for ears in self.listening.get(notice.channel, ()):
+                self.scheduler.after(WAY_S * (0.5 + self.chance.random()), ears.hear, notice)
 
     def answer(self, request: Request) -> None:
         request.session.pending.pop(request, None)
@@ -170,9 +170,9 @@ class Session:
         self.database, self.loop = database, loop
         self.pending: dict[Request, None] = {}
         self.is_broken = False
-        self.heard: deque[str] = deque()
+        self.heard: deque[Notice] = deque()
         self.ears: asyncio.Future[None] | None = None
-        self.channel: str | None = None
+        self.channels: list[str] = []
         database.sessions[self] = None
 
     @property
@@ -185,8 +185,8 @@ class Session:
             return
         self.is_broken = True
         self.database.sessions.pop(self, None)
-        if self.channel is not None and self.database.listening.get(self.channel) is self:
-            del self.database.listening[self.channel]
+        for channel in self.channels:
+            self.database.listening[channel].pop(self, None)
         for request in self.pending:
             request.is_sent_whole = request.is_sent_whole or self.database.chance.random() < SURVIVES
             if not request.answered.done():
@@ -200,8 +200,9 @@ class Session:
     async def execute(self, sql: str, parameters: Any = ()) -> "Result":
         if sql.startswith("LISTEN "):
             await self.database.ask(self, lambda: None)
-            self.channel = sql.removeprefix("LISTEN reach_")
-            self.database.listening[self.channel] = self
+            if not self.is_broken:
+                self.channels.append(channel := sql.removeprefix("LISTEN "))
+                self.database.listening.setdefault(channel, {})[self] = None
             return Result([])
         return Result(await self.database.ask(self, lambda: self.database.run(sql, parameters)))
 
@@ -213,10 +214,10 @@ class Session:
 
     # --- Listening ---------------------------------------------------------------------------------------------------
 
-    def hear(self, payload: str) -> None:
+    def hear(self, notice: Notice) -> None:
         if self.is_broken:
             return
-        self.heard.append(payload)
+        self.heard.append(notice)
         if self.ears is not None and not self.ears.done():
             self.ears.set_result(None)
 
@@ -226,20 +227,13 @@ class Session:
     def __aiter__(self) -> "Session":
         return self
 
-    async def __anext__(self) -> "Notice":
+    async def __anext__(self) -> Notice:
         while not self.heard:
             if self.is_broken:
                 raise lost()
             self.ears = self.loop.create_future()
             await self.ears
-        return Notice(self.heard.popleft())
-
-
-class Notice:
-    __slots__ = ("payload",)
-
-    def __init__(self, payload: str):
-        self.payload = payload
+        return self.heard.popleft()
 
 
 class Result:

@@ -1,10 +1,10 @@
 """The pure model of the journal's SQL: what each statement makes of the tables, and what it answers.
 
-`tests/simulation/test_model.py` holds it against PostgreSQL by random histories. Moments are epoch milliseconds, `now`
-is an argument; rows come out as psycopg gives them.
+`tests/integration/receipts/test_model.py` holds it against PostgreSQL by random histories. Moments are epoch
+milliseconds, `now` is an argument; rows come out as psycopg gives them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -13,7 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from receipts import cancelling, following, journal, reading, recovery
+from receipts import cancelling, following, journal, reading, recovery, waiting
+from receipts.journal import DUE
 from receipts.rows import CallRow, KeyRow, MoveRow, ReceiptRow
 from routing import dispatch, node_receipts
 
@@ -45,6 +46,24 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """One row of `waiting_calls`."""
+
+    capability: str
+    async_rank: int
+    due_ms: float
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One NOTIFY."""
+
+    channel: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One row written by one statement: what watches the database is told of it."""
 
@@ -61,11 +80,13 @@ class Tables:
         self.calls: dict[str, Stored] = {}
         self.open: dict[str, Stored] = {}
         """Those of them that have not ended, oldest first."""
+        self.waiting: dict[str, Waiting] = {}
+        """Those that wait for an engine, by their ids; some of them may have been cancelled."""
         self.keys: dict[tuple[str, str], KeyRow] = {}
         self.leases: dict[str, Lease] = {}
         self.changed: Callable[[Change], None] = lambda change: None
-        self.notices: list[tuple[str, str]] = []
-        """Process and call of each NOTIFY since they were last taken."""
+        self.notices: list[Notice] = []
+        """Since they were last taken."""
 
     # --- The lanes' statements ---------------------------------------------------------------------------------------
 
@@ -84,12 +105,24 @@ class Tables:
         for receipt in decode_receipts(receipts):
             if (stored := new.get(receipt.call_id)) is not None:
                 stored.receipts.append(receipt)
+        queued = 0
         for call_id, stored in new.items():
             self.calls[call_id] = stored
             if stored.row.ended_ms is None:
                 self.open[call_id] = stored
+                queued += self.enqueue(stored, now_ms)
             self.changed(Change(stored, "accept", stored.receipts))
-        return [(call_id,) for call_id in new]
+        if queued:
+            self.notices.append(Notice(DUE, ""))
+        return [(call_id, str(queued)) for call_id in new]
+
+    def enqueue(self, stored: Stored, now_ms: float) -> bool:
+        """Have the call wait for an engine if nobody waits for it; whether it does now and did not."""
+        row = stored.row
+        if row.async_rank is None or row.id in self.waiting:
+            return False
+        self.waiting[row.id] = Waiting(row.capability, row.async_rank, now_ms, row.deadline_ms)
+        return True
 
     def move(self, moves: bytes, receipts: bytes) -> list[tuple[str | None, ...]]:
         """MOVE"""
@@ -134,9 +167,9 @@ class Tables:
         row.ended_ms, stored.due_ms = m.ended_ms, m.due_ms
         if m.ended_ms is not None:
             del self.open[m.id]
-            self.notices += [(watcher, m.id) for watcher in stored.watchers or ()]
+            self.tell(stored.watchers or (), m.id)
         if m.tell_owner:
-            self.notices.append((row.owner, m.id))
+            self.tell([row.owner], m.id)
         self.changed(Change(stored, "move", receipts, m))
 
     # --- Everything else, by its text --------------------------------------------------------------------------------
@@ -198,7 +231,7 @@ class Tables:
     def end_doubtful(self, now_ms: float, ids: list[str]) -> Rows:
         for call_id in ids:
             stored = self.open.get(call_id)
-            if stored is not None and stored.row.attempts <= 1:
+            if stored is not None and stored.row.attempts <= (1 if stored.row.async_rank is None else 0):
                 stored.step += 1
                 stored.row.error = DOUBTED
                 self.end(stored, "rejected", ReceiptRow(call_id, 0, "rejected", int(now_ms), detail=UNAVAILABLE))
@@ -214,7 +247,7 @@ class Tables:
         at = row.attempts or None, row.service_id, row.node_id, facts["error"]
         told = [*(stored.watchers or ()), row.owner]
         self.end(stored, "cancelled", ReceiptRow(row.id, 0, "cancelled", int(now_ms), *at))
-        self.notices += [(process, row.id) for process in told]
+        self.tell(told, row.id)
         return [{"id": facts["id"], "count": len(told)}]
 
     def end(self, stored: Stored, status: str, receipt: ReceiptRow) -> None:
@@ -226,23 +259,44 @@ class Tables:
         del self.open[row.id]
         self.changed(Change(stored, status, [receipt]))
 
-    def claim(self, now_ms: float, owner: UUID, overdue_s: float, _owner: UUID, lease_s: float, limit: int) -> Rows:
+    def claim(
+        self, now_ms: float, owner: UUID, overdue_s: float, nobody: UUID, _owner: UUID, lease_s: float, limit: int
+    ) -> Rows:
         mine = self.leases.get(str(owner))
         if mine is None or mine.expires_ms <= now_ms or mine.held_since_ms >= now_ms - lease_s * 1000:
             return []
-        alive = {process for process, lease in self.leases.items() if lease.expires_ms > now_ms}
+        alive = {str(nobody), *(process for process, lease in self.leases.items() if lease.expires_ms > now_ms)}
         overdue_ms = now_ms - overdue_s * 1000
         due = sorted(
             call_id
             for call_id, stored in self.open.items()
             if stored.row.deadline_ms < overdue_ms or stored.row.owner not in alive
         )
-        claimed = [self.open[call_id] for call_id in due[:limit]]
-        for stored in claimed:
+        return self.fence([self.open[call_id] for call_id in due[:limit]], owner, "claim")
+
+    def forgotten(self, now_ms: float, owner: UUID, carried: list[str]) -> Rows:
+        mine = [
+            stored
+            for call_id, stored in self.open.items()
+            if stored.row.owner == str(owner) and stored.row.deadline_ms > now_ms and call_id not in carried
+        ]
+        return self.fence(mine, owner, "claim")
+
+    def fence(self, calls: list[Stored], owner: UUID, statement: str) -> Rows:
+        """The calls are this process's from now on, and nobody else's."""
+        for stored in calls:
             stored.row.owner, stored.step = str(owner), 0
             stored.epoch += 1
-            self.changed(Change(stored, "claim", []))
-        return [whole_row(stored) for stored in claimed]
+            self.changed(Change(stored, statement, []))
+        return [whole_row(stored) for stored in calls]
+
+    # --- Calls that wait for an engine -------------------------------------------------------------------------------
+
+    def what_is_due(self, now_ms: float) -> Rows:
+        due = any(row.due_ms <= now_ms or row.deadline_ms <= now_ms for row in self.waiting.values())
+        return [{"calls": due, "callbacks": False}]
+
+    # --- About single calls ------------------------------------------------------------------------------------------
 
     def read_call(self, now_ms: float, call_id: UUID) -> Rows:
         stored = self.calls.get(str(call_id))
@@ -342,7 +396,11 @@ class Tables:
 
     # --- For who looks on --------------------------------------------------------------------------------------------
 
-    def take_notices(self) -> list[tuple[str, str]]:
+    def tell(self, processes: Iterable[str], call_id: str) -> None:
+        """NOTIFY each of them."""
+        self.notices += [Notice(f"reach_{process.replace('-', '')}", call_id) for process in processes]
+
+    def take_notices(self) -> list[Notice]:
         if not self.notices:
             return []
         told, self.notices = self.notices, []
@@ -384,7 +442,9 @@ STATEMENTS: dict[str, Callable[..., Rows]] = {
     cancelling.CANCEL: Tables.cancel,
     cancelling.NOT_TOLD: Tables.not_told,
     recovery.CLAIM: Tables.claim,
+    recovery.FORGOTTEN: Tables.forgotten,
     recovery.SEEN: Tables.seen,
+    waiting.WHAT_IS_DUE: Tables.what_is_due,
     reading.READ_CALL: Tables.read_call,
     dispatch.REFRESH: Tables.refresh,
     node_receipts.ATTEMPT_OF: Tables.attempt_of,
@@ -439,4 +499,7 @@ def whole_row(stored: Stored) -> dict[str, Any]:
         "due_at": moment(stored.due_ms),
         "watchers": None if stored.watchers is None else [UUID(watcher) for watcher in stored.watchers],
         "mirror_of": UUID(row.mirror_of) if row.mirror_of else None,
+        "async_rank": row.async_rank,
+        "callback_url": row.callback_url,
+        "redispatch_of": UUID(row.redispatch_of) if row.redispatch_of else None,
     }

@@ -11,6 +11,7 @@ import routing.core.plan
 import routing.dispatch
 import routing.engine
 import routing.health
+from receipts.core.lifecycle import ending
 from receipts.core.recovery import Takeover
 from receipts.errors import CallNotFound
 from routing.core.plan import Stop
@@ -153,7 +154,8 @@ def told_before_it_is_written() -> AbstractContextManager[Any]:
         async def close(call: Any, journey: Any, end: Any, why: Any, node: Any, attempts: int, parts: Any) -> Any:
             writing = asyncio.ensure_future(original(call, journey, end, why, node, attempts, parts))
             writing.add_done_callback(quietly)
-            return routing.dispatch.result_of(journey, end, why, node, duration_ms=0, attempts=attempts)
+            status = ending(end.code, attempted=attempts > 0)
+            return routing.dispatch.result_of(journey, status, end, why, node, duration_ms=0, attempts=attempts)
 
         return close
 

@@ -16,7 +16,7 @@ from routing.sharing import Sharing
 from tests.simulation.database import EPOCH_S, Sessions
 from tests.simulation.network import Client
 from tests.simulation.registry import Snapshot
-from tests.simulation.scheduler import ProcessLoop, in_order_of_making
+from tests.simulation.scheduler import ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -40,12 +40,13 @@ class Process:
         """Since when it runs, and reaches the database, without a break."""
         owner = new_uuid(self.chance, 4)
         world.scheduler.enter(loop)
-        journal = journal_of(role, owner, Sessions(world.database, loop))  # type: ignore[arg-type]
+        sessions: Any = Sessions(world.database, loop)
+        journal = journal_of(role, owner, sessions, hears_due=role == "engine")
         snapshot = Snapshot(world.registry, self.chance, loop, lambda: world.database.is_reachable(loop))
         self.parts: LiveParts = put_together(owner, journal, snapshot, Client(world.network, loop))  # type: ignore[arg-type]
         self.parts.chance = self.chance
         self.parts.new_call_id = partial(new_call_id, world)
-        self.engine: SimulatedEngine | None = None
+        self.engine: Engine | None = None
         self.start(journal.start())
         self.parts.following.start()
         if world.has_redis:
@@ -58,8 +59,10 @@ class Process:
             )
             self.parts.sharing.start()
         if role == "engine":
-            self.engine = SimulatedEngine(loop, self.parts)
-            loop.call_later(settings.REACH_SWEEP_INTERVAL_S * self.chance.random(), self.sweep)
+            self.engine = Engine(self.parts, probe_nodes=world.registry.probe_doubted, cpu_s=loop.time)
+            self.engine.start()
+            if world.has_beat:
+                loop.call_later(settings.REACH_SWEEP_INTERVAL_S * self.chance.random(), self.sweep)
         world.scheduler.enter(world.scheduler.world)
         world.by_owner[str(owner)] = world.by_loop[loop] = self
 
@@ -98,7 +101,13 @@ class Process:
         """SIGTERM: it takes no more calls, finishes what it can, and gives its lease back."""
         self.world.watch.note(f"{self.name} is stopping")
         self.accepts = False
-        self.start(self.drained())
+        self.start(self.drained() if self.engine is None else self.engine_stopped(self.engine))
+
+    async def engine_stopped(self, engine: Engine) -> None:
+        """It may be held up by a database that is away: until it has ended somebody may find calls in its hands."""
+        self.undisturbed_since_s = float("inf")
+        await engine.stop()
+        self.world.scheduler.after(0.1, self.leave)
 
     async def drained(self) -> None:
         with suppress(TimeoutError):
@@ -110,9 +119,6 @@ class Process:
             if asked.task is not None:
                 asked.task.cancel()
         await asyncio.sleep(0.5)
-        if self.engine is not None:
-            for task in sorted(self.engine.tasks, key=in_order_of_making):
-                task.cancel()
         await self.parts.stop()
         self.world.scheduler.after(0.1, self.leave)
 
@@ -136,14 +142,6 @@ class Process:
         self.world.watch.note(f"{self.name} goes on")
         self.undisturbed_since_s = self.world.scheduler.now_s + 1.0
         self.loop.resume()
-
-
-class SimulatedEngine(Engine):
-    """The worker's engine without its thread: the same sweep, the same taking over."""
-
-    def __init__(self, loop: ProcessLoop, parts: LiveParts):
-        self.loop, self.parts = loop, parts  # type: ignore[assignment]
-        self.tasks = set()
 
 
 def new_call_id(world: "World") -> UUID:

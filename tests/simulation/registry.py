@@ -35,7 +35,8 @@ class Registry:
         self.scheduler, self.chance, self.routes, self.can_work = scheduler, chance, routes, can_work
         self.nodes = {node.key: node for node in nodes}
         self.standings = {key: Standing(Health.READY, "") for key in self.nodes}
-        self.down_since: dict[tuple[str, str], float] = {}
+        self.doubted: dict[tuple[str, str], None] = {}
+        """Nodes whose turn it is at once."""
         self.version = 1
         self.known = frozenset(node.work.capability for node in self.nodes.values())
         self.rows: dict[tuple[str, str], Node] = {key: node.declared for key, node in self.nodes.items()}
@@ -96,6 +97,12 @@ class Registry:
             )
             self.scheduler.after(wait_s, self.probe, key, False)
 
+    async def probe_doubted(self) -> None:
+        """An engine has seen that there are nodes to look at: who is first does."""
+        doubted, self.doubted = self.doubted, {}
+        for key in doubted:
+            self.scheduler.after(PROBE_S * self.chance.random(), self.probe, key, True)
+
     def told(self, sql: str, parameters: tuple[Any, ...]) -> None:
         """A dispatcher speaks of nodes."""
         if sql is not health.SUSPECT:
@@ -104,8 +111,8 @@ class Registry:
             key = service_id, node_id
             if key in self.rows and self.rows[key].health is Health.READY:
                 self.standings[key] = Standing(Health.SUSPECT, "suspected")
+                self.doubted[key] = None
                 self.put(key, health=Health.SUSPECT)
-                self.scheduler.after(PROBE_S * (1 + self.chance.random()), self.probe, key, True)
 
     def node_stopped(self, key: tuple[str, str]) -> None:
         life = self.nodes[key].life

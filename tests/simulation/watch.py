@@ -420,6 +420,14 @@ class Watch:
             "telling": len(parts.telling),
             "followed": len(parts.following.calls),
         }
+        if (engine := process.engine) is not None:
+            left |= {
+                "carried": len(engine.carried),
+                "tasks": len(engine.tasks),
+                "held in the waiting room": engine.room.count,
+                "its places": engine.room.taken,
+                "to be given back": len(engine.given_back),
+            }
         for what, count in left.items():
             if count:
                 self.broken("in-flight counts return to zero", f"{process.name}: {what}: {count}")

@@ -95,6 +95,8 @@ class World:
         self.network.posting, self.network.leaving = watch.posting, watch.leaving
         self.redis = Redis(scheduler, self.stream("redis"))
         self.has_redis = bool(scenario.storm) or self.stream("has redis").random() < 0.5
+        self.has_beat = self.stream("has beat").random() < 0.5
+        """Or the engines sweep by themselves."""
         self.works, self.nodes = make_nodes(self)
         self.shares = list(accumulate(4 if work.style is Style.ANSWER else 1 for work in self.works))
         """Of the calls, by service: most are answered at once."""

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from receipts import cancelling, following, journal, reading, recovery
+from receipts import cancelling, following, journal, reading, recovery, waiting
 from receipts.prepared import Prepared
 from receipts.rows import CallRow, KeyRow, MoveRow, ReceiptRow, json_of
 from routing import dispatch, node_receipts
@@ -70,6 +70,10 @@ class Both:
                 labels={"tenant": "emea"} if chance.random() < 0.3 else None, idempotent=chance.random() < 0.5,
                 first_forwarded_ms=int(self.now_ms) if chance.random() < 0.5 else None,
             )  # fmt: skip
+            if chance.random() < 0.4:
+                row.async_rank, row.owner = chance.randint(0, 2), str(journal.NOBODY)
+                if chance.random() < 0.1:
+                    row.status, row.ended_ms, row.error = "rejected", int(self.now_ms), '{"code":"x"}'
             noted = [
                 ReceiptRow(call_id, n, kind, int(self.now_ms), row.attempts or None, "summarizer", "n1")
                 for n, kind in enumerate(chance.choice((["accepted"], ["accepted", "routed", "forwarded"])), start=1)
@@ -85,7 +89,7 @@ class Both:
         real = await self.lanes["accept"].run(*group)
         modelled = self.model.accept(*group, now_ms=self.now_ms)
         assert sorted(modelled) == sorted(real)
-        self.calls += [str(call_id) for (call_id,) in modelled]
+        self.calls += [str(call_id) for call_id, _queued in modelled]
 
     async def move(self) -> None:
         """A group of changes, inside and outside their fences."""
@@ -147,6 +151,7 @@ class Both:
         stored, number = self.model.calls[str(call_id)], chance.randint(1, 3)
         doubted = [{"id": str(call_id), "owner": stored.row.owner, "epoch": stored.epoch, "step": stored.step + more}
                    for more in (0, 1)]  # fmt: skip
+        known = [one for one, stored in self.model.open.items() if chance.random() < 0.5]
         some = [UUID(one) for one in chance.sample(self.calls, min(len(self.calls), 3))]
         seqs = [self.model.calls[str(one)].row.seq - chance.randint(0, 1) for one in some]
         error = '{"code":"cancelled","detail":"by a test"}'
@@ -163,13 +168,17 @@ class Both:
             journal.END_DOUBTFUL: ([str(call_id)],),
             cancelling.CANCEL: ({"id": call_id, "at": at["at"], "error": error},),
             cancelling.NOT_TOLD: (call_id, number, "s1", "n1", '"late"'),
-            recovery.CLAIM: (owner, 10.0, owner, chance.choice((-600.0, 600.0)), chance.choice((3, 1000))),
+            recovery.CLAIM: (
+                owner, 10.0, journal.NOBODY, owner, chance.choice((-600.0, 600.0)), chance.choice((3, 1000))
+            ),
+            recovery.FORGOTTEN: (owner, known),
             recovery.SEEN: (call_id,),
             reading.READ_CALL: (call_id,),
             dispatch.REFRESH: (number, number, call_id),
             node_receipts.ATTEMPT_OF: (number, number, call_id),
+            waiting.WHAT_IS_DUE: (),
             node_receipts.KEEP_LATE: (call_id, stored.row.seq + chance.randint(0, 1), number, "s1", "n1", '"late"'),
-        }
+        }  # fmt: skip
         assert asked.keys() == STATEMENTS.keys(), "every statement that is modelled is compared"
         sql = chance.choice(list(asked))
         if sql == recovery.CLAIM and chance.random() < 0.7:  # or hardly anybody may claim
@@ -211,7 +220,7 @@ async def lanes(database: str) -> AsyncIterator[tuple[psycopg.AsyncConnection, d
 async def test_the_model_answers_and_writes_as_postgresql_does(lanes, sql: Sql):
     connection, prepared = lanes
     for history in range(HISTORIES):
-        sql("TRUNCATE calls, receipts, idempotency, process_leases")
+        sql("TRUNCATE calls, receipts, idempotency, process_leases, waiting_calls")
         both = Both(connection, prepared, Random(history))
         for _ in range(STATEMENTS_EACH):
             await both.step()
@@ -234,6 +243,12 @@ async def same_rows(both: Both, history: int) -> None:
     ).fetchall()
     assert {(row["caller"], row["key"]): (str(row["call_id"]), row["request_digest"]) for row in keys} == {
         key: (known.call_id, known.request_digest) for key, known in both.model.keys.items()
+    }
+    queue = await (
+        await both.connection.execute("SELECT call_id, capability, async_rank FROM waiting_calls")
+    ).fetchall()
+    assert {str(row["call_id"]): (row["capability"], row["async_rank"]) for row in queue} == {
+        call_id: (one.capability, one.async_rank) for call_id, one in both.model.waiting.items()
     }
     leases = await (await both.connection.execute("SELECT owner FROM process_leases")).fetchall()
     assert {str(row["owner"]) for row in leases} == both.model.leases.keys()

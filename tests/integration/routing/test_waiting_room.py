@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from time import thread_time
 from typing import Any, cast
 
 import pytest
@@ -43,7 +44,8 @@ async def make_room() -> AsyncIterator[Callable[..., Any]]:
     running: list[asyncio.Task[None]] = []
 
     def make(*nodes: Any, **facts: Any) -> Any:
-        limits = {"places": 100, "held_at_most": 1000, "held_of_kind": 100, "poll_s": 0.25} | facts
+        limits = {"places": 100, "held_at_most": 1000, "held_of_kind": 100, "poll_s": 0.25, "cpu_s": thread_time}
+        limits |= facts
         room = WaitingRoom(cast(Any, Parts(tables(*nodes, known=("file_summary", "ocr", *"abcde")))), **limits)
         running.append(asyncio.create_task(room.run()))
         return room
