@@ -24,6 +24,9 @@ PATIENCE_S = 5.0
 LONGEST_S = 45.0
 FAILURES = frozenset({"upstream_error", "no_available_node", "circuit_open", "deadline_exceeded", "invalid_output"})
 
+BODY_BYTES = 300
+"""What a request weighs."""
+
 
 @dataclass(slots=True, eq=False)
 class Asked:
@@ -138,12 +141,12 @@ class Callers:
 
         code: str | None = "unavailable"
         try:
-            parts.admit(envelope.urgency)
+            parts.admit(envelope.urgency, BODY_BYTES)
             try:
                 world.asking = asked
                 result = await submit(envelope, parts, begun=begun)
             finally:
-                parts.in_flight -= 1
+                parts.dismiss(BODY_BYTES)
             code = result.ending.code
             world.watch.told(asked, result)
         except Unavailable as exc:

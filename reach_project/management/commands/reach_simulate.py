@@ -40,7 +40,7 @@ class Command(BaseCommand):
             verdict = "every rule held" if one["failed"] is None else one["failed"]
             failed += one["failed"] is not None
             self.stdout.write(
-                f"seed {seed}: {counts['accepted']} calls, {counts['sent']} attempts, {one['simulated_s']:.0f} s"
+                f"seed {seed}: {counts.get('accepted', 0)} calls, {counts.get('sent', 0)} attempts, {one['simulated_s']:.0f} s"
                 f" simulated in {one['cpu_s']:.1f} s: {verdict}"
             )
         if options["report"] is not None:
