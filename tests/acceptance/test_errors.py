@@ -143,7 +143,7 @@ def test_forbidden_for_another_service(reach: Instance, new_agent: NewAgent) -> 
 def test_forbidden_to_read_anothers_call(reach: Instance, new_agent: NewAgent) -> None:
     agent = new_agent()
     call_id = agent.call().json["call_id"]
-    stranger = key_of(reach, "stranger", "dispatch")
+    stranger = key_of(reach, "nosy", "dispatch")
     for end in ("", "/receipts", "/wait?timeout_s=0", "/events"):
         answer = reach.request("GET", f"/api/v1/calls/{call_id}{end}", key=stranger)
         problem_of(answer, 403, "forbidden")

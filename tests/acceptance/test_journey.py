@@ -38,7 +38,7 @@ ENVELOPE = {
 CALL = {
     "call_id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id",
     "table_revision", "service_id", "node_id", "attempts", "accepted_at", "ended_at", "deadline", "output", "error",
-    "labels", "idempotency_key", "session_id", "origin_caller", "mirror_of",
+    "labels", "idempotency_key", "session_id", "origin_caller", "mirror_of", "mode", "callback", "redispatch_of",
 }  # fmt: skip
 
 REPORT = {"content_type": "report"}
