@@ -38,6 +38,7 @@ class Process:
         self.is_alive = True
         self.undisturbed_since_s = world.scheduler.now_s
         """Since when it runs, and reaches the database, without a break."""
+        self.paused_at_s, self.pauses = 0.0, list[tuple[float, float]]()
         owner = new_uuid(self.chance, 4)
         world.scheduler.enter(loop)
         sessions: Any = Sessions(world.database, loop)
@@ -136,12 +137,18 @@ class Process:
         """SIGSTOP."""
         self.world.watch.note(f"{self.name} is paused")
         self.undisturbed_since_s = float("inf")
+        self.paused_at_s = self.world.scheduler.now_s
         self.loop.pause()
 
     def resume(self) -> None:
         self.world.watch.note(f"{self.name} goes on")
         self.undisturbed_since_s = self.world.scheduler.now_s + 1.0
+        self.pauses.append((self.paused_at_s, self.world.scheduler.now_s))
         self.loop.resume()
+
+    def said_since_s(self, heard_s: float) -> float:
+        """Since when what was said to it may have been heard at `heard_s` or later: it may have been stopped."""
+        return min([heard_s, *(began_s for began_s, ended_s in self.pauses if ended_s >= heard_s)])
 
 
 def new_call_id(world: "World") -> UUID:

@@ -352,8 +352,9 @@ class Watch:
         mine = self.retries.setdefault((owner, service_id), [])
         insort(mine, at_s)
         others = self.calls.get(service_id, {})
-        counted = others.values() if self.world.has_redis else [others.get(owner, [])]
-        since_s = at_s - WINDOW_S - (HEARSAY_S if self.world.has_redis else CLOCKS_S)
+        counted, since_s = [others.get(owner, [])], at_s - WINDOW_S - CLOCKS_S
+        if self.world.has_redis:
+            counted, since_s = list(others.values()), self.world.by_owner[owner].said_since_s(since_s) - HEARSAY_S
         calls = sum(bisect(one, at_s + CLOCKS_S) - bisect(one, since_s) for one in counted)
         retries = bisect(mine, at_s) - bisect(mine, at_s - WINDOW_S + 1 + CLOCKS_S)
         if retries > max(FLOOR, SHARE * calls):
