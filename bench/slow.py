@@ -13,6 +13,8 @@ import os
 import statistics
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,6 +60,7 @@ def measure_slow(target: Target, count: int, *, rounds: int, light: Callable[[],
             assert caller.stdout is not None
             if caller.stdout.readline().strip() != "out":
                 raise LoadFailed("bench.slow could not send its calls")
+            await_in_flight(target, count)
             loads.append(light())
             held.append(target.meters[SERVER].uss_mib())
             beside.append(loads[1].p99_ms)
@@ -65,6 +68,22 @@ def measure_slow(target: Target, count: int, *, rounds: int, light: Callable[[],
         errors += sum(load.refused + load.broken for load in loads)
     median = statistics.median
     return SlowCalls(count, answered, count * rounds, median(idle), max(held), median(alone), median(beside), errors)
+
+
+def await_in_flight(target: Target, count: int) -> None:
+    """Wait until so many calls have been accepted and forwarded, by the dispatcher's own metrics. Raises LoadFailed."""
+    asked = urllib.request.Request(
+        target.urls[0].replace("/api/v1/dispatch", "/metrics"), headers={"Authorization": f"Bearer {target.key}"}
+    )
+    over_at = time.monotonic() + node.SLOW_S / 2
+    while time.monotonic() < over_at:
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            told = answer.read().decode()
+        at_work = sum(float(line.split()[-1]) for line in told.splitlines() if line.startswith("reach_calls_in_flight"))
+        if at_work >= count:
+            return
+        time.sleep(0.2)
+    raise LoadFailed(f"{count} slow calls were not in flight within {node.SLOW_S / 2:g} s")
 
 
 class SlowCaller(asyncio.Protocol):

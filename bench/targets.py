@@ -204,8 +204,8 @@ def start_node(stack: ExitStack, folder: Path, instances: Sequence[Instance]) ->
 
 
 def caller_key(instance: Instance) -> str:
-    """A key as a calling agent has it: it may dispatch, no more."""
-    wanted = json.dumps({"service_id": "bench-caller", "scopes": ["dispatch"]}).encode()
+    """A key as a calling agent has it: it may dispatch; and read metrics, as the measuring must."""
+    wanted = json.dumps({"service_id": "bench-caller", "scopes": ["dispatch", "observe"]}).encode()
     try:
         return request_json(f"{instance.url}/api/v1/keys", body=wanted, key=instance.operator_key)["key"]
     except urllib.error.HTTPError as refused:
