@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -36,11 +37,11 @@ class Command(BaseCommand):
         results, failed = [], 0
         for one in runs.run_many(scenarios, processes=options["processes"], kept=options["kept"]):
             results.append(one)
-            counts, seed = one["counts"], one["scenario"]["seed"]
+            counts, seed = Counter(one["counts"]), one["scenario"]["seed"]
             verdict = "every rule held" if one["failed"] is None else one["failed"]
             failed += one["failed"] is not None
             self.stdout.write(
-                f"seed {seed}: {counts.get('accepted', 0)} calls, {counts.get('sent', 0)} attempts, {one['simulated_s']:.0f} s"
+                f"seed {seed}: {counts['accepted']} calls, {counts['sent']} attempts, {one['simulated_s']:.0f} s"
                 f" simulated in {one['cpu_s']:.1f} s: {verdict}"
             )
         if options["report"] is not None:
