@@ -5,6 +5,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -118,7 +119,13 @@ class World:
     # --- Running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let it live from its first call until rest. Raises Violation."""
+        """Let it live from its first call until rest. Raises Violation.
+
+        In a context of its own: what its calls add to log lines is theirs.
+        """
+        copy_context().run(self.live)
+
+    def live(self) -> None:
         with going_by(self.scheduler), quiet(self.watch), collecting_seldom():
             for _ in range(self.scenario.dispatchers):
                 self.start_process("dispatcher")
