@@ -124,7 +124,7 @@ class Tables:
         self.waiting[row.id] = Waiting(row.capability, row.async_rank, now_ms, row.deadline_ms)
         return True
 
-    def move(self, moves: bytes, receipts: bytes) -> list[tuple[str | None, ...]]:
+    def move(self, moves: bytes, receipts: bytes, _lowest: bytes, _highest: bytes) -> list[tuple[str | None, ...]]:
         """MOVE"""
         written: dict[str, list[ReceiptRow]] = {}
         for receipt in decode_receipts(receipts):

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from receipts.journal import RELAXED_OPTIONS, WRITER_OPTIONS, Existing, Journal, end
+from receipts.journal import MOVE, RELAXED_OPTIONS, WRITER_OPTIONS, Existing, Journal, end
 from receipts.recovery import claim_orphans, seen_receipts
 from receipts.rows import MoveRow, ReceiptRow
 from registry.errors import Unavailable
@@ -39,6 +41,26 @@ async def test_a_call_is_on_disk_with_its_receipts_when_it_is_accepted(journal: 
     assert told(sql, row.id) == [(1, "accepted"), (2, "forwarded")]
     columns = "labels, depth, idempotent, epoch, step, extract(epoch FROM first_forwarded_at)::float8"
     assert row_of(sql, row.id, columns) == ({"tenant": "emea"}, 2, True, 1, 0, 1_790_000_000.123)
+
+
+def test_calls_are_moved_by_their_ids_even_where_the_table_is_taken_for_empty(database: str):
+    """Such a plan lives on while the table fills: what reads all open calls then takes longer with each."""
+    with psycopg.connect(database, options=WRITER_OPTIONS) as connection:
+        connection.execute("UPDATE pg_class SET relpages = 0, reltuples = -1 WHERE relname ~ '^calls_(p|default)'")
+        [(found,)] = connection.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {MOVE}").fetchall()
+        connection.rollback()
+    looks = [node for node in nodes_of(found[0]["Plan"]) if node.get("Index Name", "").startswith("calls_")]
+    assert looks
+    for look in looks:
+        assert look["Index Name"].endswith("_pkey")
+        assert "id = ANY" in look["Index Cond"] or "id = m.id" in look["Index Cond"]
+    assert "Seq Scan" not in {node["Node Type"] for node in nodes_of(found[0]["Plan"])}
+
+
+def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes_of(below)
 
 
 async def test_concurrent_calls_share_commits(journal: Journal, sql: Sql):

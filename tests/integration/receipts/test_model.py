@@ -98,7 +98,7 @@ class Both:
             row, noted = self.some_move(call_id)
             rows.append(row)
             receipts += noted
-        group = json_of(rows), json_of(receipts)
+        group = journal.parameters_of_move(rows, receipts)
         real = await self.lanes["move"].run(*group)
         modelled = self.model.move(*group)
         self.model.take_notices()
