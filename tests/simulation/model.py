@@ -232,7 +232,6 @@ class Tables:
         for call_id in ids:
             stored = self.open.get(call_id)
             if stored is not None and stored.row.attempts <= (1 if stored.row.async_rank is None else 0):
-                stored.step += 1
                 stored.row.error = DOUBTED
                 self.end(stored, "rejected", ReceiptRow(call_id, 0, "rejected", int(now_ms), detail=UNAVAILABLE))
                 self.keys = {key: known for key, known in self.keys.items() if known.call_id != call_id}

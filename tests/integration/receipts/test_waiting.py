@@ -1,6 +1,7 @@
 """Calls that wait for an engine: each is taken by one, in turn, and none keeps those of another capability waiting."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,11 +148,14 @@ async def test_an_acceptance_in_doubt_is_ended_whoever_has_the_call(
     journal: Journal, new_journal: MakeJournal, sql: Sql, is_taken: bool
 ) -> None:
     """Its caller was told that nothing was accepted."""
-    from receipts.journal import END_DOUBTFUL
+    from receipts.journal import ALREADY_APPLIED, END_DOUBTFUL
 
     row = await waiting(journal)
+    engine = await new_journal()
     if is_taken:
-        await take(await new_journal())
+        await take(engine)
     await journal.read(END_DOUBTFUL, [row.id])
     assert sql("SELECT status FROM calls") == [("rejected",)]
+    unanswered = {"id": row.id, "owner": str(engine.owner), "epoch": 2, "step": 1}
+    assert await engine.read(ALREADY_APPLIED, json.dumps([unanswered])) == [], "it was not, and nothing is sent"
     assert await take(journal) == []
