@@ -128,8 +128,10 @@ async def test_what_a_lost_answer_made_ours_is_found_again(journal: Journal, sql
     carried, forgotten, late = [await waiting(journal) for _ in range(3)]
     assert set(await take(journal)) == ids([carried, forgotten, late])
     sql("UPDATE calls SET deadline = now() WHERE id = %s", late.id)  # its end may be on its way
-    assert [str(row["id"]) for row in await claim_forgotten(journal, [carried.id])] == [forgotten.id]
+    assert [str(row["id"]) for row in await claim_forgotten(journal, [(carried.id, 2)])] == [forgotten.id]
     assert sql("SELECT epoch FROM calls WHERE id = %s", forgotten.id) == [(3,)]
+    held = [(carried.id, 2), (forgotten.id, 2)]
+    assert [str(row["id"]) for row in await claim_forgotten(journal, held)] == [forgotten.id], "held again since"
 
 
 async def test_who_listens_is_told(new_journal: MakeJournal) -> None:
