@@ -59,6 +59,7 @@ from routing.dispatch import (
     told_by_the_database,
     write,
 )
+from routing.errors import TakenOver
 from routing.live import LiveParts, start_parts
 from routing.mirroring import mirror
 from routing.waiting_room import Left, Placed, WaitingRoom
@@ -243,13 +244,16 @@ class Engine:
 
     async def carried_on(self, row: dict[str, Any], begin: "Begin") -> None:
         enter_call(str(row["id"]), row["trace_id"])
-        call = OpenCall(str(row["id"]), str(self.parts.owner), epoch=row["epoch"])
+        call = OpenCall(str(row["id"]), str(self.parts.owner), epoch=row["epoch"], is_awaited=False)
         try:
             progress, journey = await self.remembered(row)
             size = len(row.pop("request"))  # it may be large and is held for long; the journey has all of it
             onward = await begin(row, progress, journey, call, self)
             while isinstance(onward, Parked):
                 onward = await self.place(call, onward, size=size)
+        except TakenOver:
+            log.info("call %s is carried by somebody else by now", call.call_id)
+            return
         except Unavailable:
             log.warning("call %s ends here as far as it is written: the database is away", call.call_id)
             return
