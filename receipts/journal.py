@@ -597,7 +597,7 @@ ON CONFLICT (owner) DO UPDATE SET lease_expires_at = EXCLUDED.lease_expires_at,
 
 END_DOUBTFUL = """
 WITH ended AS (
-    UPDATE calls SET status = 'rejected', ended_at = now(), seq = seq + 1, step = step + 1,
+    UPDATE calls SET status = 'rejected', ended_at = now(), seq = seq + 1,
         error = '{"code":"unavailable","detail":"the database was away while the call was being accepted"}'
     WHERE id = ANY(%s::uuid[]) AND attempts <= CASE WHEN async_rank IS NULL THEN 1 ELSE 0 END AND ended_at IS NULL
     RETURNING id, seq
@@ -609,4 +609,5 @@ SELECT id, seq, 'rejected', now(), '{"code":"unavailable"}' FROM ended
 """
 """Calls that were committed unseen: their callers were told that nothing was accepted, and nothing was sent. While the
 database was away another process may have taken them over and wait for a node that knows nothing of them; only where
-it has made an attempt of its own they are left to it."""
+it has made an attempt of its own they are left to it. `step` stays: it counts the writes of whoever holds the call, who
+may ask by it whether his last one was done."""

@@ -35,13 +35,18 @@ async def claim_orphans(journal: Journal, limit: int) -> list[dict[str, Any]]:
 # Past its deadline a call may have an end of ours on its way into the database, which a new epoch would shut out.
 FORGOTTEN = """
 UPDATE calls SET epoch = epoch + 1, step = 0
-WHERE owner = %s AND ended_at IS NULL AND deadline > now() AND NOT (id = ANY(%s::uuid[])) RETURNING *
+WHERE owner = %s AND ended_at IS NULL AND deadline > now()
+    AND (id, epoch) NOT IN (SELECT * FROM unnest(%s::uuid[], %s::int[])) RETURNING *
 """
 
 
-async def claim_forgotten(journal: Journal, carried: Collection[str]) -> list[dict[str, Any]]:
-    """Open calls that are ours and that nobody here carries: the answer to a claim was lost with its connection."""
-    return await journal.read(FORGOTTEN, journal.owner, list(carried))
+async def claim_forgotten(journal: Journal, carried: Collection[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Open calls that are ours and that nobody here carries: the answer to a claim was lost with its connection.
+
+    `carried` are those (id and epoch) that somebody does; under an earlier epoch he no longer holds the call.
+    """
+    ids, epochs = [call_id for call_id, _ in carried], [epoch for _, epoch in carried]
+    return await journal.read(FORGOTTEN, journal.owner, ids, epochs)
 
 
 SEEN = "SELECT kind, attempt, service_id, node_id, detail FROM receipts WHERE call_id = %s ORDER BY seq"

@@ -44,6 +44,7 @@ from routing.core.plan import (
 )
 from routing.core.pool import standing_refusal
 from routing.core.reports import Report
+from routing.errors import TakenOver
 from routing.live import LiveParts
 from routing.streaming import StreamedReceipts
 
@@ -94,6 +95,8 @@ class OpenCall:
     epoch: int = 1
     step: int = 0
     receipts: list[ReceiptRow] = field(default_factory=list)
+    is_awaited: bool = True
+    """Whether somebody waits for its end here, whoever carries it there."""
     is_followed: bool = False
     """Its node tells by receipts how the attempt goes, so that anybody can follow it: no answer is lost with us."""
 
@@ -315,6 +318,8 @@ async def dispatch(
     """The hot loop. `attempt` is on disk and its node claimed; every further one is, before it starts.
 
     Without `send` (recovery) the first attempt is out already: only receipts can tell how it goes.
+
+    Raises TakenOver where nobody waits for its end here.
     """
     while True:
         node, offer = attempt.chosen.node, attempt.chosen.offer
@@ -325,7 +330,11 @@ async def dispatch(
         finally:
             parts.load.release(node.key)
         if outcome is None:
-            result = await told_elsewhere(call, node.key, number, parts)
+            try:
+                result = await told_elsewhere(call, node.key, number, parts)
+            except TakenOver:
+                parts.judge(node.key, None, started_ns)
+                raise
             outcome = told_outcome(result.ending)
             parts.judge(node.key, None if result.ending.code == CallStatus.CANCELLED else outcome, started_ns)
             observing.attempted(journey, attempt, number, outcome, started_ns)
@@ -787,7 +796,15 @@ def stored_result(call: StoredCall, *, replayed: bool) -> Result:
 
 
 async def told_by_the_database(call: OpenCall, parts: LiveParts) -> Result:
-    """The call was ended (or taken over) by somebody else: wait for its end and tell that."""
+    """The call was ended (or taken over) by somebody else: wait for its end and tell that.
+
+    Raises TakenOver where nobody waits for an end that has not come: whoever carries it needs none of what we hold.
+    """
+    if not call.is_awaited:
+        stored = await read_call(parts.journal, UUID(call.call_id))
+        if stored.ending is None:
+            raise TakenOver(f"call {call.call_id} is carried by somebody else")
+        return stored_result(stored, replayed=False)
     return stored_result(await ended_call(UUID(call.call_id), parts), replayed=False)
 
 

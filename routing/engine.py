@@ -59,6 +59,7 @@ from routing.dispatch import (
     told_by_the_database,
     write,
 )
+from routing.errors import TakenOver
 from routing.live import LiveParts, start_parts
 from routing.mirroring import mirror
 from routing.waiting_room import Left, Placed, WaitingRoom
@@ -100,10 +101,10 @@ class Engine:
         self.loops: list[asyncio.Task[None]] = []
         self.given_back: list[tuple[str, int]] = []
         """Calls (id and epoch) that others may take, not written yet."""
-        self.sending: dict[str, OpenCall] = {}
-        """Calls whose attempts are made here."""
-        self.carried: set[str] = set()
-        """Calls that have a task here."""
+        self.sending: dict[tuple[str, int], OpenCall] = {}
+        """Calls (by id and epoch) whose attempts are made here."""
+        self.carried: set[tuple[str, int]] = set()
+        """Calls (by id and epoch) that have a task here. One that was claimed twice has two: the later one holds it."""
         self.has_doubts = False
         """A claim has got no answer: there may be calls that are ours and that nobody carries."""
         self.swept_at = 0.0
@@ -238,18 +239,21 @@ class Engine:
 
     def carry(self, row: dict[str, Any], begin: "Begin") -> Coroutine[Any, Any, None]:
         """Carry a call that is ours to its end, or to where it is given back."""
-        self.carried.add(str(row["id"]))
+        self.carried.add((str(row["id"]), row["epoch"]))
         return self.carried_on(row, begin)
 
     async def carried_on(self, row: dict[str, Any], begin: "Begin") -> None:
         enter_call(str(row["id"]), row["trace_id"])
-        call = OpenCall(str(row["id"]), str(self.parts.owner), epoch=row["epoch"])
+        call = OpenCall(str(row["id"]), str(self.parts.owner), epoch=row["epoch"], is_awaited=False)
         try:
             progress, journey = await self.remembered(row)
             size = len(row.pop("request"))  # it may be large and is held for long; the journey has all of it
             onward = await begin(row, progress, journey, call, self)
             while isinstance(onward, Parked):
                 onward = await self.place(call, onward, size=size)
+        except TakenOver:
+            log.info("call %s is carried by somebody else by now", call.call_id)
+            return
         except Unavailable:
             log.warning("call %s ends here as far as it is written: the database is away", call.call_id)
             return
@@ -257,7 +261,7 @@ class Engine:
             log.exception("call %s is carried no further", call.call_id)
             return
         finally:
-            self.carried.discard(call.call_id)
+            self.carried.discard((call.call_id, call.epoch))
         if onward is None:
             return
         if row["mirror_of"] is None:
@@ -289,11 +293,11 @@ class Engine:
             for fallback in placed.why.fallbacks:
                 journey = note_fallback(call, journey, fallback)
             return await close_at_last(call, journey, placed, self.parts)
-        self.sending[call.call_id] = call
+        self.sending[call.call_id, call.epoch] = call
         try:
             return await self.attempt(call, journey, placed.attempt)
         finally:
-            del self.sending[call.call_id]
+            del self.sending[call.call_id, call.epoch]
             self.room.leave(placed)
 
     async def attempt(self, call: OpenCall, journey: Journey, step: Attempt) -> Result | Parked:
@@ -480,13 +484,13 @@ async def go_on_from(call: OpenCall, journey: Journey, engine: Engine) -> Result
     if not isinstance(onward, tuple):
         return onward
     journey, attempt = onward
-    engine.sending[call.call_id] = call
+    engine.sending[call.call_id, call.epoch] = call
     engine.parts.under_way += 1
     try:
         return await dispatch(call, journey, attempt, engine.parts)
     finally:
         engine.parts.under_way -= 1
-        del engine.sending[call.call_id]
+        del engine.sending[call.call_id, call.epoch]
 
 
 async def with_ancestors(journey: Journey, parts: LiveParts) -> Journey:

@@ -17,6 +17,10 @@ class RoutingError(ReachError):
     """Root of this app's errors."""
 
 
+class TakenOver(RoutingError):
+    """Somebody else carries the call by now, and nobody waits for its end here."""
+
+
 class Overloaded(RoutingError):
     """This process has too much to do for a call of this urgency; nothing was accepted."""
 

@@ -232,7 +232,6 @@ class Tables:
         for call_id in ids:
             stored = self.open.get(call_id)
             if stored is not None and stored.row.attempts <= (1 if stored.row.async_rank is None else 0):
-                stored.step += 1
                 stored.row.error = DOUBTED
                 self.end(stored, "rejected", ReceiptRow(call_id, 0, "rejected", int(now_ms), detail=UNAVAILABLE))
                 self.keys = {key: known for key, known in self.keys.items() if known.call_id != call_id}
@@ -274,13 +273,10 @@ class Tables:
         )
         return self.fence([self.open[call_id] for call_id in due[:limit]], owner, "claim")
 
-    def forgotten(self, now_ms: float, owner: UUID, carried: list[str]) -> Rows:
-        mine = [
-            stored
-            for call_id, stored in self.open.items()
-            if stored.row.owner == str(owner) and stored.row.deadline_ms > now_ms and call_id not in carried
-        ]
-        return self.fence(mine, owner, "claim")
+    def forgotten(self, now_ms: float, owner: UUID, ids: list[str], epochs: list[int]) -> Rows:
+        carried = set(zip(ids, epochs, strict=True))
+        mine = [s for s in self.open.values() if s.row.owner == str(owner) and s.row.deadline_ms > now_ms]
+        return self.fence([s for s in mine if (s.row.id, s.epoch) not in carried], owner, "claim")
 
     def fence(self, calls: list[Stored], owner: UUID, statement: str) -> Rows:
         """The calls are this process's from now on, and nobody else's."""

@@ -152,6 +152,7 @@ class Both:
         doubted = [{"id": str(call_id), "owner": stored.row.owner, "epoch": stored.epoch, "step": stored.step + more}
                    for more in (0, 1)]  # fmt: skip
         known = [one for one, stored in self.model.open.items() if chance.random() < 0.5]
+        known_epochs = [self.model.calls[one].epoch - (chance.random() < 0.2) for one in known]
         some = [UUID(one) for one in chance.sample(self.calls, min(len(self.calls), 3))]
         seqs = [self.model.calls[str(one)].row.seq - chance.randint(0, 1) for one in some]
         error = '{"code":"cancelled","detail":"by a test"}'
@@ -171,7 +172,7 @@ class Both:
             recovery.CLAIM: (
                 owner, 10.0, journal.NOBODY, owner, chance.choice((-600.0, 600.0)), chance.choice((3, 1000))
             ),
-            recovery.FORGOTTEN: (owner, known),
+            recovery.FORGOTTEN: (owner, known, known_epochs),
             recovery.SEEN: (call_id,),
             reading.READ_CALL: (call_id,),
             dispatch.REFRESH: (number, number, call_id),

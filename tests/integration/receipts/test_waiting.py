@@ -1,6 +1,7 @@
 """Calls that wait for an engine: each is taken by one, in turn, and none keeps those of another capability waiting."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,8 +128,10 @@ async def test_what_a_lost_answer_made_ours_is_found_again(journal: Journal, sql
     carried, forgotten, late = [await waiting(journal) for _ in range(3)]
     assert set(await take(journal)) == ids([carried, forgotten, late])
     sql("UPDATE calls SET deadline = now() WHERE id = %s", late.id)  # its end may be on its way
-    assert [str(row["id"]) for row in await claim_forgotten(journal, [carried.id])] == [forgotten.id]
+    assert [str(row["id"]) for row in await claim_forgotten(journal, [(carried.id, 2)])] == [forgotten.id]
     assert sql("SELECT epoch FROM calls WHERE id = %s", forgotten.id) == [(3,)]
+    held = [(carried.id, 2), (forgotten.id, 2)]
+    assert [str(row["id"]) for row in await claim_forgotten(journal, held)] == [forgotten.id], "held again since"
 
 
 async def test_who_listens_is_told(new_journal: MakeJournal) -> None:
@@ -147,11 +150,14 @@ async def test_an_acceptance_in_doubt_is_ended_whoever_has_the_call(
     journal: Journal, new_journal: MakeJournal, sql: Sql, is_taken: bool
 ) -> None:
     """Its caller was told that nothing was accepted."""
-    from receipts.journal import END_DOUBTFUL
+    from receipts.journal import ALREADY_APPLIED, END_DOUBTFUL
 
     row = await waiting(journal)
+    engine = await new_journal()
     if is_taken:
-        await take(await new_journal())
+        await take(engine)
     await journal.read(END_DOUBTFUL, [row.id])
     assert sql("SELECT status FROM calls") == [("rejected",)]
+    unanswered = {"id": row.id, "owner": str(engine.owner), "epoch": 2, "step": 1}
+    assert await engine.read(ALREADY_APPLIED, json.dumps([unanswered])) == [], "it was not, and nothing is sent"
     assert await take(journal) == []

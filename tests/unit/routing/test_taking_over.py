@@ -1,7 +1,11 @@
 """A call that is taken over is the call that was accepted."""
 
+import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from receipts.core.envelope import CallEnvelope
 from receipts.core.lifecycle import Kind
@@ -9,8 +13,9 @@ from receipts.core.recovery import Seen, progress_of
 from receipts.core.trace_context import ParentSpan
 from receipts.rows import json_of
 from routing.core.plan import Fallback, after_fallback
-from routing.dispatch import fallback_document, stored_request
+from routing.dispatch import OpenCall, fallback_document, stored_request, told_by_the_database
 from routing.engine import envelope_of, journey_of
+from routing.errors import TakenOver
 from tests.factories import CALL_ID, a_journey, an_envelope
 
 
@@ -52,6 +57,29 @@ def test_fallback_rules_that_were_applied_are_not_applied_again() -> None:
         assert getattr(journey, name) == getattr(expected, name)
 
 
+class KnownCall:
+    """A journal that has one call, open or ended, and tells nobody of anything."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.row = a_row(an_envelope()) | facts
+
+    async def read(self, _sql: str, *_parameters: Any) -> list[dict[str, Any]]:
+        return [self.row]
+
+
+async def test_who_waits_for_nothing_lets_go_of_a_call_that_another_carries_by_now() -> None:
+    parts: Any = SimpleNamespace(journal=KnownCall())
+    with pytest.raises(TakenOver):
+        await asyncio.wait_for(told_by_the_database(OpenCall(str(CALL_ID), "me", is_awaited=False), parts), 5)
+
+
+async def test_and_hears_how_one_was_ended() -> None:
+    at, error = datetime.fromtimestamp(1_790_000_001, UTC), '{"code":"cancelled","detail":"by a test"}'
+    parts: Any = SimpleNamespace(journal=KnownCall(status="cancelled", ended_at=at, error=error))
+    told = await told_by_the_database(OpenCall(str(CALL_ID), "me", is_awaited=False), parts)
+    assert told.ending.code == "cancelled"
+
+
 def a_row(envelope: CallEnvelope) -> dict[str, Any]:
     """The stored call of an envelope, as far as taking it over reads it."""
     accepted = datetime.fromtimestamp(1_790_000_000, UTC)
@@ -74,4 +102,12 @@ def a_row(envelope: CallEnvelope) -> dict[str, Any]:
         "session_id": None,
         "async_rank": 2 if envelope.is_async else None,
         "callback_url": envelope.callback_url,
+        "status": "running",
+        "service_id": None,
+        "node_id": None,
+        "table_revision": 1,
+        "attempts": 0,
+        "ended_at": None,
+        "output": None,
+        "error": None,
     }
