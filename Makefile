@@ -34,7 +34,7 @@ ACCEPTANCE := $(wildcard tests/acceptance/test_*.py tests/acceptance/incidents/t
 ALONE := $(addprefix tests/acceptance/,$(addsuffix .py,$(addprefix test_,hostile_bodies kill9 long_jobs node_health \
 	overload published_change) incidents/test_half_dead))
 TOGETHER := $(addprefix tests/acceptance/,topology demo running sdk) $(filter-out $(ALONE),$(ACCEPTANCE)) \
-	tests/simulation tests/integration tests/contract tests/unit sdk/tests
+	tests/browser tests/simulation tests/integration tests/contract tests/unit sdk/tests
 test: install-dev
 	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile $(TOGETHER) $(ARGS)
 	$(VENV_PYTHON) -m pytest -q $(ALONE) $(ARGS)

@@ -14,6 +14,7 @@ from receipts.retention import Kind, Stored
 from registry.console import NOTHING, moment
 from registry.core.node import AdminState, Health
 from registry.models import Capability, Node, Service
+from routing import review
 from routing.models import TableRevision
 
 
@@ -41,6 +42,11 @@ def registered() -> Registered:
         routes=live.routes.count() if live else 0,
         table_revision=live.number if live else 0,
     )
+
+
+def inbox_count(request: Any) -> int:
+    """How many route changes wait for this person's next move; shown in the sidebar of every page."""
+    return review.waiting_for(request.user).count() + review.ready_to_publish(request.user).count()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,12 @@ def link(title: Any, icon: str, model: str, permission: str) -> dict[str, Any]:
     }
 
 
+def at_route_changes(request: HttpRequest) -> bool:
+    """The inbox lies below the changes, and has an entry of its own."""
+    changes, inbox = reverse("admin:routing_routechange_changelist"), reverse("admin:routing_routechange_inbox")
+    return request.path.startswith(changes) and not request.path.startswith(inbox)
+
+
 def environment(_request: HttpRequest) -> list[str] | None:
     """The label at the top of every page: what this installation is called, red when that sounds like production."""
     name = settings.REACH_ENVIRONMENT
@@ -84,8 +90,18 @@ UNFOLD: dict[str, Any] = {
                 "title": _("Routing"),
                 "separator": True,
                 "items": [
+                    {
+                        "title": _("Waiting for you"),
+                        "icon": "inbox",
+                        "link": reverse_lazy("admin:routing_routechange_inbox"),
+                        "permission": may("routing.view_routechange"),
+                        "badge": "dashboard.queries.inbox_count",
+                    },
                     link(_("Routes"), "alt_route", "routing_route", "routing.view_route"),
-                    link(_("Route changes"), "rate_review", "routing_routechange", "routing.view_routechange"),
+                    {
+                        **link(_("Route changes"), "rate_review", "routing_routechange", "routing.view_routechange"),
+                        "active": at_route_changes,
+                    },
                     link(_("Advisories"), "lightbulb", "routing_advisory", "routing.view_advisory"),
                     link(_("Revisions"), "history", "routing_tablerevision", "routing.view_tablerevision"),
                 ],

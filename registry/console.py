@@ -45,7 +45,6 @@ class ReadOnlyAdmin(ModelAdmin):
     list_per_page = 50
     list_filter_submit = True
     show_facets = False
-    actions_selection_counter = False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -71,12 +70,14 @@ class ReadOnlyAdmin(ModelAdmin):
         details = self.details(request, obj)
         return self.page(request, self.detail_template, details.pop("title", str(obj)), original=obj, **details)
 
-    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
+    def page(
+        self, request: HttpRequest, template: str, title: str, *, status_code: int = 200, **context: Any
+    ) -> HttpResponse:
         """A page of ours inside the admin."""
         opts = self.model._meta
         shared = self.admin_site.each_context(request)
         here = {"opts": opts, "title": title, "model_admin": self, "list_url": self.list_url(), "now": timezone.now()}
-        return TemplateResponse(request, template, {**shared, **here, **context})
+        return TemplateResponse(request, template, {**shared, **here, **context}, status=status_code)
 
     def list_url(self) -> str:
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")

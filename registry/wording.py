@@ -112,15 +112,15 @@ def said(sentence: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def recognised(sentence: str) -> tuple[str | None, Mapping[str, str]]:
-    """The sentence's template, if it is one of ours, and what stands in its gaps."""
-    for template in SENTENCES:
+def recognised(sentence: str, among: tuple[str, ...] = ()) -> tuple[str | None, Mapping[str, str]]:
+    """The sentence's template, if it is one of ours (or `among` these), and what stands in its gaps."""
+    for template in among or SENTENCES:
         if found := pattern_of(template).fullmatch(sentence):
             return template, found.groupdict()
     return None, {}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def pattern_of(template: str) -> re.Pattern[str]:
     """A regular expression that matches what `template % values` can make."""
     parts = re.split(r"%\((\w+)\)s", template)

@@ -1,8 +1,6 @@
-"""The live routes in the order in which they are tried, revisions, and changes with their diff: to read."""
+"""The live routes in the order in which they are tried, a tester for them, revisions and advisories."""
 
-import difflib
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -11,16 +9,16 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Count, F, QuerySet, Value
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.decorators import display
 
-from registry.admin import audit_rows
+from receipts.admin import why_of
+from receipts.core.envelope import parse_envelope
+from registry.clock import now_millis
 from registry.console import (
-    BAD,
-    BUSY,
     GOOD,
     IDLE,
     NOTHING,
@@ -28,65 +26,28 @@ from registry.console import (
     Empty,
     LinkFilter,
     ReadOnlyAdmin,
+    actor,
     badge,
+    duration,
     exactly,
     facts,
     moment,
     pretty,
     stacked,
 )
-from registry.wording import label
-from routing.core.edits import Document, difference
-from routing.core.matching import Route as Rule
-from routing.core.ordering import in_order
-from routing.core.review import Status
+from registry.errors import InvalidRequest, ReachError
+from registry.wording import said
+from routing import change_admin, editor, tester
+from routing.change_forms import EnvelopeForm
+from routing.core.review import OPEN_STATUSES
 from routing.models import Advisory, Route, RouteChange, TableRevision
 from routing.querysets import live_number, table_of
-from routing.review import history
-from routing.rules import parse_document
-from routing.wording import ADVISORY, CHANGE_STATUS, advisory_words, extra_words, match_words, strategy_words
+from routing.review_wording import match_refusal_words
+from routing.shown import diff_shown, shown_table
+from routing.wording import ADVISORY, advisory_words
 
-TONE = {
-    Status.DRAFT: IDLE,
-    Status.IN_REVIEW: BUSY,
-    Status.APPROVED: WARN,
-    Status.PUBLISHED: GOOD,
-    Status.REJECTED: BAD,
-    Status.WITHDRAWN: IDLE,
-}
 ROUTES_A_PAGE = 100
-DIFFS_SHOWN = 200
-PROPOSE_COMMAND = """curl $REACH_API/api/v1/route-changes \\
-  -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
-  -d '{"title": "Reports to the summarizer", "base_revision": 0, "routes": [
-       {"id": "reports", "match": {"capability": "file_summary"},
-        "strategy": {"type": "exact", "service": "doc-summarizer"}}]}'"""
-
-
-def rules_in_order(document: Document) -> list[Rule]:
-    """A table's routes as they are tried."""
-    routes, _fallback_rules = parse_document(document, max_routes=settings.REACH_MAX_ROUTES)
-    return list(in_order(routes))
-
-
-def rule_shown(position: int, rule: Rule, document: dict[str, Any]) -> dict[str, Any]:
-    """A route in words."""
-    return {
-        "position": position,
-        "id": rule.id,
-        "description": rule.description,
-        "enabled": rule.enabled,
-        "priority": rule.priority,
-        "match": match_words(rule) or [_("every call")],
-        "strategy": strategy_words(rule),
-        "extra": extra_words(rule, document),
-    }
-
-
-def shown_table(document: Document) -> list[dict[str, Any]]:
-    """All routes of a table in words, in the order in which they are tried."""
-    written = {route["id"]: route for route in document["routes"]}
-    return [rule_shown(n, rule, written[rule.id]) for n, rule in enumerate(rules_in_order(document), start=1)]
+CHANGES_TO_TEST = 100
 
 
 # --- Routes ----------------------------------------------------------------------------------------------------------
@@ -103,8 +64,12 @@ class RouteAdmin(ReadOnlyAdmin):
             "Without routes, every call goes to the least loaded node that offers its capability. "
             "Propose a first table; a second person approves it."
         ),
-        PROPOSE_COMMAND,
+        change_admin.PROPOSE_COMMAND,
     )
+
+    def get_urls(self) -> list[URLPattern]:
+        test = path("test/", self.admin_site.admin_view(self.test_view), name="routing_route_test")
+        return [test, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Route]:
         return super().get_queryset(request).filter(revision=live_number())
@@ -132,6 +97,34 @@ class RouteAdmin(ReadOnlyAdmin):
             total=ngettext("%(n)s route", "%(n)s routes", len(routes)) % {"n": len(routes)},
             any_routes=bool(routes),
             empty=self.empty,
+            may_author=request.user.has_perm("routing.add_routechange"),
+        )
+
+    def test_view(self, request: HttpRequest) -> HttpResponse:
+        """An envelope in: which route and which node, and why. On the live table, or on that of an open change."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        open_ones = RouteChange.objects.filter(status__in=OPEN_STATUSES).order_by("-pk")[:CHANGES_TO_TEST]
+        changes = RouteChange.objects.filter(pk__in=open_ones.values("pk")).order_by("-pk")
+        begin = {"table": request.GET.get("change"), "capability": request.GET.get("capability")}
+        form = EnvelopeForm(request.POST if request.method == "POST" else None, changes=changes, initial=begin)
+        found = None
+        if request.method == "POST" and form.is_valid():
+            try:
+                found = verdict_shown(tested(form.cleaned_data, caller=actor(request)))
+            except InvalidRequest as exc:
+                for error in exc.errors or [{"path": "", "message": str(exc)}]:
+                    field = error["path"].strip("/").partition("/")[0]
+                    form.add_error(field if field in form.fields else None, said(error["message"]))
+            except ReachError as exc:
+                form.add_error(None, said(str(exc)))
+        return self.page(
+            request,
+            "admin/routing/tester.html",
+            _("Try a call"),
+            form=form,
+            found=found,
+            suggestions=editor.suggestions(),
         )
 
     def details(self, request: HttpRequest, obj: Route) -> dict[str, Any]:
@@ -143,6 +136,38 @@ class RouteAdmin(ReadOnlyAdmin):
             "document": pretty(obj.document),
             "calls_url": reverse("admin:receipts_call_changelist") + f"?route_id={obj.route_id}",
         }
+
+
+def tested(asked: dict[str, Any], *, caller: str) -> tester.Tried:
+    """What would become of a call that was filled in. Raises InvalidRequest naming the field."""
+    names = ("capability", "tags", "labels", "session_id", "urgency")
+    body = {name: asked[name] for name in names if asked[name]} | {"payload": asked["payload"]}
+    envelope = parse_envelope(
+        json.dumps(body).encode(),
+        caller=asked["caller"] or caller,
+        received_at_millis=now_millis(),
+        max_depth=settings.REACH_MAX_JSON_DEPTH,
+        max_containers=settings.REACH_MAX_JSON_CONTAINERS,
+        max_context_bytes=settings.REACH_MAX_CONTEXT_BYTES,
+    )
+    return tester.tried(envelope, asked["table"])
+
+
+def verdict_shown(found: tester.Tried) -> dict[str, Any]:
+    """What would become of a call, ready to be read."""
+    why = why_of(found.why)
+    chosen = found.why["chosen"]
+    problem = found.problem and found.problem | {"detail": said(found.problem["detail"])}
+    return {
+        "why": why,
+        "route": why["route"],
+        "is_auto": why["is_auto"],
+        "chosen": f"{chosen['service_id']}/{chosen['node_id']}" if chosen else "",
+        "problem": problem,
+        "waits": duration(found.wait_ms) if found.wait_ms is not None else "",
+        "looked_at": [(one.route, match_refusal_words(one.refusal)) for one in found.looked_at],
+        "left_out": found.left_out,
+    }
 
 
 # --- Revisions -------------------------------------------------------------------------------------------------------
@@ -157,7 +182,7 @@ class TableRevisionAdmin(ReadOnlyAdmin):
     empty = Empty(
         gettext_lazy("Nothing has been published yet"),
         gettext_lazy("Publishing an approved route change makes the next revision."),
-        PROPOSE_COMMAND,
+        change_admin.PROPOSE_COMMAND,
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TableRevision]:
@@ -283,121 +308,3 @@ class AdvisoryAdmin(ReadOnlyAdmin):
 
 def advisory_badge(advisory: Advisory) -> str:
     return badge(_("Stands"), WARN) if advisory.resolved_at is None else badge(_("Resolved"), GOOD)
-
-
-# --- Changes ---------------------------------------------------------------------------------------------------------
-
-
-class ChangeStatusFilter(LinkFilter):
-    title = gettext_lazy("status")
-    parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(CHANGE_STATUS.items())
-
-
-def change_badge(change: RouteChange) -> str:
-    return badge(label(CHANGE_STATUS, change.status), TONE[Status(change.status)])
-
-
-@admin.register(RouteChange)
-class RouteChangeAdmin(ReadOnlyAdmin):
-    list_display = ("id_of_change", "headline", "state", "author", "base_revision", "became", "touched")
-    list_display_links = ("id_of_change", "headline")
-    list_filter = (ChangeStatusFilter,)
-    search_fields = ("title", "author__username")
-    search_help_text = gettext_lazy("Part of a title or of the author's name")
-    ordering = ("-pk",)
-    list_select_related = ("author", "published_revision")
-    detail_template = "admin/routing/change.html"
-    empty = Empty(
-        gettext_lazy("No route change yet"),
-        gettext_lazy("Routes are changed only through review: one person proposes, another approves."),
-        PROPOSE_COMMAND,
-    )
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[RouteChange]:
-        match = request.resolver_match
-        changes = super().get_queryset(request)
-        return changes if match and "object_id" in match.kwargs else changes.defer("document", "operations")
-
-    @display(description="#", ordering="pk")
-    def id_of_change(self, change: RouteChange) -> str:
-        return str(change.pk)
-
-    @display(description=gettext_lazy("title"))
-    def headline(self, change: RouteChange) -> str:
-        return change.title if len(change.title) <= 80 else change.title[:79] + "…"
-
-    @display(description=gettext_lazy("status"))
-    def state(self, change: RouteChange) -> str:
-        return change_badge(change)
-
-    @display(description=gettext_lazy("published as"))
-    def became(self, change: RouteChange) -> str:
-        return str(change.published_revision_id or NOTHING)
-
-    @display(description=gettext_lazy("last touched"), ordering="updated_at")
-    def touched(self, change: RouteChange) -> str:
-        return moment(change.updated_at)
-
-    def details(self, request: HttpRequest, obj: RouteChange) -> dict[str, Any]:
-        approvals = obj.approvals.select_related("approver").order_by("pk")
-        return {
-            "title": obj.title,
-            "status": change_badge(obj),
-            "is_stale": obj.published_revision_id is None and obj.base_revision != live_number(),
-            "live": live_number(),
-            "diff": diff_shown(table_of(obj.base_revision), obj.document),
-            "approvals": [
-                {
-                    "by": approval.approver,
-                    "at": moment(approval.approved_at),
-                    "comment": approval.comment,
-                    "stands": badge(_("Withdrawn"), IDLE) if approval.withdrawn_at else badge(_("Stands"), GOOD),
-                }
-                for approval in approvals
-            ],
-            "history": audit_rows(history(obj)),
-            "facts": facts(
-                {
-                    _("Author"): obj.author,
-                    _("Description"): obj.description,
-                    _("Base revision"): str(obj.base_revision),
-                    _("Published as"): obj.published_revision,
-                    _("Reverts"): obj.reverts,
-                    _("Proposed"): exactly(obj.created_at),
-                    _("Last touched"): exactly(obj.updated_at),
-                }
-            ),
-        }
-
-
-def diff_shown(before: Document, after: Document) -> list[dict[str, Any]]:
-    """What differs between two tables, a route each, as lines with their sign."""
-    found = difference(before, after)
-    parts: list[dict[str, Any]] = [
-        {"what": _("new"), "tone": GOOD, "id": route["id"], "lines": lines_of(None, route)} for route in found["added"]
-    ]
-    parts += [
-        {"what": _("changed"), "tone": WARN, "id": edit["id"], "lines": lines_of(edit["before"], edit["after"])}
-        for edit in found["changed"]
-    ]
-    parts += [
-        {"what": _("removed"), "tone": BAD, "id": route["id"], "lines": lines_of(route, None)}
-        for route in found["removed"]
-    ]
-    if rules := found.get("fallback_rules"):
-        lines = lines_of(rules["before"], rules["after"])
-        parts.append({"what": _("changed"), "tone": WARN, "id": "fallback_rules", "lines": lines})
-    return parts[:DIFFS_SHOWN]
-
-
-def lines_of(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Two documents as lines, each with `+`, `-` or a space."""
-    old, new = text_of(before), text_of(after)
-    return [(line[0], line[2:]) for line in difflib.ndiff(old, new) if line[0] != "?"]
-
-
-def text_of(document: Any) -> Sequence[str]:
-    return [] if document is None else json.dumps(document, indent=2, ensure_ascii=False).splitlines()

@@ -6,7 +6,7 @@ They are kinds of the registry's `Conflict` and `Forbidden`, so whoever handles 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from registry.errors import Conflict, Forbidden, ReachError
+from registry.errors import Conflict, Forbidden, InvalidRequest, ReachError
 
 if TYPE_CHECKING:
     from routing.core.edits import Place
@@ -35,6 +35,14 @@ class TooManyWaiting(RoutingError):
     def __init__(self, detail: str, retry_after_ms: int):
         super().__init__(detail)
         self.retry_after_ms = retry_after_ms
+
+
+class UnreadableText(RoutingError, InvalidRequest):
+    """A text that is no YAML, or YAML that is not allowed here; `line` and `column` count from 1."""
+
+    def __init__(self, name: str, problem: str, line: int = 1, column: int = 1, *, placed: bool = True):
+        super().__init__(f"{name}, line {line}, column {column}: {problem}" if placed else f"{name}: {problem}")
+        self.problem, self.line, self.column = problem, line, column
 
 
 class NotAllowed(RoutingError, Forbidden):

@@ -115,13 +115,18 @@ def edit(
     fallback_rules: list[Any] | None = None,
     operations: list[Any] | None = None,
     auto_revert: bool | None = None,
+    digest: str | None = None,
 ) -> RouteChange:
     """Replace what is given; approvals are dropped and the change is a draft again.
 
-    Operations are applied anew when only the base moves; a whole table has to be sent again with it.
+    Operations are applied anew when only the base moves; a whole table has to be sent again with it. `digest`: the
+    content that the edit began with, where that is known. Raises NotAllowed, IllegalMove, ContentChanged,
+    InvalidRequest with every mistake.
     """
     change = locked(change_id)
     check_may(Move.EDIT, person(by), author_id=change.author_id)
+    if digest is not None and digest != change.content_digest:
+        raise ContentChanged
     status = after(Status(change.status), Move.EDIT)
     new_content = routes is not None or operations is not None or fallback_rules is not None
     if base_revision is not None and not new_content and change.operations is None:
@@ -267,6 +272,15 @@ def revert(change_id: int, *, by: User, comment: str = "") -> RouteChange:
 
 
 @transaction.atomic
+def revert_in_review(change_id: int, *, by: User, comment: str) -> RouteChange:
+    """`revert` in one step: the change that undoes it is in review at once, and says why.
+
+    Raises what `revert` raises, and InvalidRequest without a reason.
+    """
+    return submit(revert(change_id, by=by, comment=said(comment, "comment")).pk, by=by)
+
+
+@transaction.atomic
 def restore(change_id: int, *, why: str) -> Published:
     """The reach itself takes back a published change that asked for it: whoever approved it has approved this, too.
 
@@ -307,6 +321,16 @@ def waiting_for(user: User) -> QuerySet[RouteChange]:
         return RouteChange.objects.none()
     done = Approval.objects.filter(approver=user, withdrawn_at=None).values("change")
     return RouteChange.objects.filter(status=Status.IN_REVIEW).exclude(author=user).exclude(pk__in=done)
+
+
+def ready_to_publish(user: User) -> QuerySet[RouteChange]:
+    """Changes of this person that others have approved: their move."""
+    return RouteChange.objects.filter(status=Status.APPROVED, author=user)
+
+
+def drafts_of(user: User) -> QuerySet[RouteChange]:
+    """Changes of this person that nobody has been asked to look at."""
+    return RouteChange.objects.filter(status=Status.DRAFT, author=user)
 
 
 def approval_state(change: RouteChange) -> tuple[int, int]:

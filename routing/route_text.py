@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from routing.core.edits import Document
-from routing.rules import StrictLoader, escaped
+from routing.rules import ROUTE_KEYS, RULE_KEYS, StrictLoader, escaped
 
 ROUTE = re.compile(r"/routes/(\d+)(?:/|$)")
 
@@ -39,16 +39,28 @@ def represent_text(dumper: StrictDumper, text: str) -> yaml.ScalarNode:
 StrictDumper.add_representer(str, represent_text)
 
 
+KEYS = tuple(dict.fromkeys(("routes", *ROUTE_KEYS, "capability", "type", *RULE_KEYS)))
+"""In which order keys are read best. What the database keeps of a table has lost the order in which it was written."""
+
+
+def arranged(value: Any) -> Any:
+    """A table, or a part of one, with its keys in the order in which they are read best."""
+    if isinstance(value, list):
+        return [arranged(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ranks = {key: rank for rank, key in enumerate(KEYS)}
+    names = sorted(value, key=lambda key: (ranks.get(key, len(KEYS)), str(key)))
+    return {key: arranged(value[key]) for key in names}
+
+
 def dump_text(document: Document) -> str:
-    """A table as YAML, in the order in which it is written."""
-    shown = {"routes": document["routes"]}
-    if document["fallback_rules"]:
-        shown["fallback_rules"] = document["fallback_rules"]
-    return yaml_of(shown)
+    """A table as YAML, its routes in the order in which they are written."""
+    return yaml_of({key: value for key, value in document.items() if key != "fallback_rules" or value})
 
 
 def yaml_of(value: Any) -> str:
-    return yaml.dump(value, Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(arranged(value), Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def located(errors: Iterable[Mapping[str, str]], text: str, name: str) -> Iterator[str]:

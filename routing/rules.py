@@ -21,6 +21,7 @@ from routing.core.matching import CapabilityPattern, FallbackRule, Kind, Route, 
 from routing.core.ordering import in_order
 from routing.core.similarity import likeness
 from routing.core.sticking import CallKey, Canary, Mirror
+from routing.errors import UnreadableText
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 32
@@ -135,15 +136,16 @@ StrictLoader.add_constructor("tag:yaml.org,2002:map", construct_map)
 def load_text(text: str, name: str) -> Any:
     """YAML (or JSON, which is YAML) → document. Raises InvalidRequest with line and column; `name` is the file's."""
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
-        raise InvalidRequest(f"{name}: larger than {MAX_TEXT_BYTES} bytes")
+        raise UnreadableText(name, f"larger than {MAX_TEXT_BYTES} bytes", placed=False)
     try:
         return yaml.load(text, StrictLoader)
     except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidRequest(f"{name}{place}: {exc.problem}") from exc
+        problem = str(exc.problem)
+        if (mark := exc.problem_mark) is None:
+            raise UnreadableText(name, problem, placed=False) from exc
+        raise UnreadableText(name, problem, mark.line + 1, mark.column + 1) from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"{name}: {exc}") from exc
+        raise UnreadableText(name, str(exc), placed=False) from exc
 
 
 # --- Document → routes -----------------------------------------------------------------------------------------------

@@ -291,7 +291,7 @@ def watch_document(watch: Watch) -> WatchDocument:
     )
 
 
-NO_MOVES = {"total": 0, "by_route": [], "by_service": [], "by_capability": {}}
+NO_MOVES = {"total": 0, "by_route": [], "by_service": [], "by_capability": {}, "flows": []}
 NO_REPORT: dict[str, Any] = {
     "sampled_calls": 0,
     "moved": NO_MOVES,

@@ -21,6 +21,24 @@ CHANGE_STATUS: Mapping[str, Promise] = {
     "rejected": gettext_lazy("Rejected"),
     "withdrawn": gettext_lazy("Withdrawn"),
 }
+URGENCY: Mapping[str, Promise] = {
+    "interactive": gettext_lazy("interactive: somebody waits"),
+    "normal": gettext_lazy("normal"),
+    "bulk": gettext_lazy("bulk: it can wait"),
+}
+OPERATOR: Mapping[str, Promise] = {
+    Operator.EQ: gettext_lazy("is"),
+    Operator.IN: gettext_lazy("is one of"),
+    Operator.NE: gettext_lazy("is not"),
+    Operator.GT: gettext_lazy("is above"),
+    Operator.GTE: gettext_lazy("is at least"),
+    Operator.LT: gettext_lazy("is below"),
+    Operator.LTE: gettext_lazy("is at most"),
+    Operator.EXISTS: gettext_lazy("is there"),
+    Operator.PREFIX: gettext_lazy("begins with"),
+    Operator.PATTERN: gettext_lazy("has the pattern"),
+    Operator.INCLUDE: gettext_lazy("include"),
+}
 CONDITION: Mapping[str, Promise] = {
     "no_available_node": gettext_lazy("when no node is able"),
     "circuit_open": gettext_lazy("when the breakers are open"),

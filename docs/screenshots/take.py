@@ -78,9 +78,12 @@ async def take_all(home: Path, browser: str, chosen: argparse.Namespace) -> None
                 [*manage, "reach_user", "create", "mei.lin", "--groups", "operator,approver", "--with-key"],
                 env=environment, check=True, capture_output=True, text=True,
             )  # fmt: skip
-            sample = Sample(session, known["operator_key"], json.loads(made.stdout)["key"])
+            colleague = json.loads(made.stdout)
+            sample = Sample(session, known["operator_key"], colleague["key"])
             await sample.make()
+            reviews = await changes_of_every_kind(sample)
             await take(url, browser, known, sample, chosen)
+            await take_reviews(url, browser, colleague, reviews, chosen)
             await sample.leave()
     finally:
         server.terminate()
@@ -243,9 +246,6 @@ class Sample:
             await asyncio.sleep(0.2)
         await self.ask("POST", f"route-changes/{change['id']}/approve", key=self.colleague_key, comment="Looks right")
         await self.ask("POST", f"route-changes/{change['id']}/publish")
-        more = [{"op": "put", **routes[1], "priority": 60}, {"op": "delete", "id": "queries_of_the_night"}]
-        change = await self.ask("POST", "route-changes", title="No special nights", base_revision=1, operations=more)
-        await self.ask("POST", f"route-changes/{change['id']}/submit")
 
     async def traffic(self) -> None:
         made = await self.ask("POST", "keys", service_id="report-agent", scopes=["dispatch"])
@@ -288,6 +288,67 @@ class Sample:
             await runner.cleanup()
 
 
+# --- Route changes ---------------------------------------------------------------------------------------------------
+
+
+async def changes_of_every_kind(sample: Sample) -> dict[str, int]:
+    """Changes at every stage, made of the traffic above: their ids by what they are good for."""
+    for number in range(46):
+        payload = {"file_path": f"/mail/{number}.eml", "content_type": "report" if number % 3 else "email"}
+        await sample.dispatch("file_summary", payload, tags=["prod"], labels={"tenant": "emea"})
+    routes = {route["id"]: route for route in (await sample.ask("GET", "routes"))["routes"]}
+
+    async def propose(title: str, operations: list[Any], *moves: str, key: str | None = None, **more: Any) -> int:
+        body = {"title": title, "base_revision": (await sample.ask("GET", "routes"))["revision"], **more}
+        change = await sample.ask("POST", "route-changes", key=key, **body, operations=operations)
+        for move in moves:
+            while move == "approve" and (await impact(change["id"]))["status"] != "ready":
+                await asyncio.sleep(0.2)
+            other = sample.key if key else sample.colleague_key
+            await sample.ask("POST", f"route-changes/{change['id']}/{move}", key=other if move == "approve" else key)
+        return change["id"]
+
+    async def impact(change: int) -> Any:
+        return await sample.ask("GET", f"route-changes/{change}/impact")
+
+    night = routes["queries_of_the_night"]
+    canary = routes["summary_main_route"] | {"canary": {"service": "llm-light", "percent": 10, "sticky_by": "trace_id"}}
+    published = await propose(
+        "A tenth of the reports to the light model", [{"op": "put", **canary}], "submit", "approve", "publish",
+        auto_revert=True,
+    )  # fmt: skip
+    for number in range(30):
+        payload = {"file_path": f"/reports/{number}.pdf", "content_type": "report"}
+        await sample.dispatch("file_summary", payload, tags=["prod"], labels={"tenant": "emea"})
+    general = routes["summary_general_route"] | {"priority": 95}
+    judged = await propose(
+        "The general rule first", [{"op": "put", **general}, {"op": "delete", "id": night["id"]}], "submit",
+        description="One rule for all summaries is easier to explain. Nobody has asked for the one of the night.",
+    )  # fmt: skip
+    await sample.ask(
+        "POST", f"route-changes/{judged}/comment", key=sample.colleague_key, comment="Do the reports lose their own?"
+    )
+    await propose("Queries at night, again", [{"op": "put", **night, "enabled": True}], "submit")
+    mine = sample.colleague_key
+    await propose("Tickets may take longer", [TICKETS], "submit", "approve", key=mine)
+    draft = await propose("Contracts have a route of their own", [CONTRACTS], key=mine)
+    while (await impact(judged))["status"] != "ready":
+        await asyncio.sleep(0.2)
+    return {"published": published, "judged": judged, "draft": draft}
+
+
+TICKETS = {
+    "op": "put", "id": "tickets", "match": {"capability": "ticket_create"}, "strategy": {"type": "least_loaded"},
+    "timeout_ms": 20_000,
+}  # fmt: skip
+CONTRACTS = {
+    "op": "put", "id": "contracts", "priority": 95,
+    "match": {"capability": "file_summary", "input.content_type": ["report", "email"], "labels.tenant": "legal"},
+    "strategy": {"type": "weighted_random", "weights": {"doc-summarizer": 80, "llm-lite": 20}},
+    "fallback_rules": [{"condition": "error", "action": "next_route"}],
+}  # fmt: skip
+
+
 # --- Pictures --------------------------------------------------------------------------------------------------------
 
 
@@ -302,7 +363,6 @@ async def take(url: str, browser: str, known: dict[str, str], sample: Sample, ch
         "call": f"/admin/receipts/call/{sample.failed_call_id}/change/",
         "trace": f"/admin/receipts/call/{sample.trace_call_id}/change/",
         "routes": "/admin/routing/route/",
-        "change": "/admin/routing/routechange/2/change/",
     }
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
@@ -334,6 +394,53 @@ async def take(url: str, browser: str, known: dict[str, str], sample: Sample, ch
                     await page.click("#result_list tbody a")
                 await shot(name)
             await context.close()
+        await chromium.close()
+
+
+REVIEW_VARIANTS = {"": (1440, False), ".dark": (1440, True), ".narrow": (400, False), ".narrow.dark": (400, True)}
+"""What a picture's name ends in → width, and whether it is dark."""
+
+
+async def take_reviews(
+    url: str, browser: str, person: dict[str, str], reviews: dict[str, int], chosen: argparse.Namespace
+) -> None:
+    """The pages where changes are drafted and judged, whole, by somebody who may: light and dark, wide and narrow."""
+    changes = "/admin/routing/routechange"
+    pages = {
+        "inbox": f"{changes}/inbox/",
+        "change": f"{changes}/{reviews['judged']}/change/",
+        "published": f"{changes}/{reviews['published']}/change/",
+        "editor": f"{changes}/{reviews['draft']}/edit/",
+        "tester": f"/admin/routing/route/test/?change={reviews['judged']}&capability=file_summary",
+    }
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for locale, suffix in LANGUAGES.items():
+            for variant, (width, dark) in REVIEW_VARIANTS.items():
+                context = await chromium.new_context(
+                    viewport={"width": width, "height": 900}, locale=locale, reduced_motion="reduce",
+                    color_scheme="dark" if dark else "light",
+                )  # fmt: skip
+                page = await context.new_page()
+                page.on("console", lambda message: message.type == "error" and print("browser:", message.text))
+                await page.goto(f"{url}/admin/login/")
+                await page.fill("#id_username", person["username"])
+                await page.fill("#id_password", person["password"])
+                await page.press("#id_password", "Enter")
+                await page.wait_for_url(lambda address: "/login/" not in address)
+                for name, path in pages.items():
+                    await page.set_viewport_size({"width": width, "height": 900})
+                    await page.goto(url + path)
+                    if name == "tester":
+                        await page.fill("#id_payload", '{"file_path": "/q3.pdf", "content_type": "report"}')
+                        await page.fill("#id_tags", "prod")
+                        await page.click("main button, #content form .reach-primary")
+                    await page.wait_for_load_state("networkidle")
+                    height = await page.evaluate("document.documentElement.scrollHeight")
+                    await page.set_viewport_size({"width": width, "height": max(900, height)})  # nothing sticks midway
+                    await page.wait_for_timeout(300)
+                    save(await page.screenshot(), chosen.folder / f"{name}{suffix}{variant}.png")
+                await context.close()
         await chromium.close()
 
 

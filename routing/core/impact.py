@@ -370,6 +370,14 @@ class Replay:
                 "by_route": flows(count.by_route),
                 "by_service": flows(count.by_service),
                 "by_capability": tidied(count.moved),
+                "flows": [
+                    {
+                        "from": {"route": old_route, "service": old},
+                        "to": {"route": new_route, "service": new},
+                        "calls": tidy(calls),
+                    }
+                    for (old_route, old, new_route, new), calls in ranked(count.flows)
+                ],
             },
             "unprovided_capabilities": sorted(lost | unprovided),
             "shadowed_routes": self.shadows(),
@@ -446,6 +454,8 @@ class Counts:
         self.moved: Tally = Tally(float)
         self.by_route: Counter[tuple[str, str]] = Counter()
         self.by_service: Tally = Tally(float)
+        self.flows: Tally = Tally(float)
+        """By route and service before, route and service after."""
         self.robbed: Counter[tuple[str, str]] = Counter()
         self.shadowed: Counter[str] = Counter()
         self.lost: Counter[tuple[str, str]] = Counter()
@@ -481,11 +491,14 @@ class Counts:
         if before.route == after.route and before.takers is after.takers:
             return
         moved = 0.0
-        for pair, part in moves(before.takers, after.takers):
-            self.by_service[pair] += part
+        for (giver, receiver), part in moves(before.takers, after.takers):
+            self.by_service[giver, receiver] += part
+            self.flows[before.route, giver, after.route, receiver] += part
             moved += part
         if before.route != after.route:
             self.by_route[before.route, after.route] += 1
+            for service, part in stays(before.takers, after.takers):
+                self.flows[before.route, service, after.route, service] += part
             moved = 1.0
         if moved:
             self.moved[capability] += moved
@@ -544,6 +557,12 @@ def moves(before: Sequence[Taker], after: Sequence[Taker]) -> Iterator[tuple[tup
             yield (giver, taker), given * taken / total
 
 
+def stays(before: Sequence[Taker], after: Sequence[Taker]) -> Iterator[tuple[str | None, float]]:
+    """Which part of a call each service (None: nobody) gets as before."""
+    old, new = by_service(before), by_service(after)
+    return ((service, part) for service, share in old.items() if (part := min(share, new.get(service, 0.0))) > 1e-9)
+
+
 def by_service(takers: Sequence[Taker]) -> Mapping[str | None, float]:
     shares: dict[str | None, float] = defaultdict(float)
     for taker in takers:
@@ -575,8 +594,11 @@ def tidied(counted: Mapping[str, float]) -> dict[str, float]:
 
 def flows(counted: Mapping[Any, float]) -> list[dict[str, Any]]:
     """From where to where, the most calls first; null is nobody."""
-    ranked = sorted(counted.items(), key=lambda item: (-item[1], str(item[0])))[:FLOWS_TOLD]
-    return [{"from": old, "to": new, "calls": tidy(calls)} for (old, new), calls in ranked]
+    return [{"from": old, "to": new, "calls": tidy(calls)} for (old, new), calls in ranked(counted)]
+
+
+def ranked(counted: Mapping[Any, float]) -> list[tuple[Any, float]]:
+    return sorted(counted.items(), key=lambda item: (-item[1], str(item[0])))[:FLOWS_TOLD]
 
 
 def loads(before: Mapping[str, float], after: Mapping[str, float], what: str) -> list[dict[str, Any]]:

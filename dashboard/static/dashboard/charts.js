@@ -20,6 +20,16 @@ function theme() {
   };
 }
 
+/** The options with the names of our CSS variables ("--r-bad") replaced by the colours that they stand for now, and
+ *  "--half" by half of the chart's width. */
+function painted(value, element) {
+  if (value === "--half") return Math.max(60, element.clientWidth / 2 - 28);
+  if (typeof value === "string") return value.startsWith("--r-") ? color(value) : value;
+  if (Array.isArray(value)) return value.map(part => painted(part, element));
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, painted(part, element)]));
+}
+
 /** Draw `options` (ECharts') into an element; drawn anew when the theme changes, fitted when the element does. */
 export function draw(element, options) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -27,14 +37,22 @@ export function draw(element, options) {
   const redraw = () => {
     chart?.dispose();
     chart = echarts.init(element, theme(), { renderer: "svg" });
-    chart.setOption({ animation: !still, ...options });
+    chart.setOption({ animation: !still, ...painted(options, element) });
   };
   redraw();
-  new ResizeObserver(() => chart.resize()).observe(element);
+  new ResizeObserver(() => {
+    chart.resize();
+    chart.setOption(painted(options, element));
+  }).observe(element);
   new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["class"] });
-  return { set: more => { options = { ...options, ...more }; chart.setOption(more); }, on: (...listen) => chart.on(...listen) };
+  return { set: more => { options = { ...options, ...more }; chart.setOption(painted(more, element)); }, on: (...listen) => chart.on(...listen) };
 }
 
-for (const element of document.querySelectorAll("[data-chart]")) {
-  draw(element, JSON.parse(document.getElementById(element.dataset.chart).textContent));
+/** Draw every chart within `root`. */
+export function drawAll(root) {
+  for (const element of root.querySelectorAll("[data-chart]")) {
+    draw(element, JSON.parse(document.getElementById(element.dataset.chart).textContent));
+  }
 }
+
+drawAll(document);

@@ -83,7 +83,7 @@ class Reader(HTMLParser):
     """What a page says to people: its text, and the attributes that are read out or shown."""
 
     SPOKEN = ("title", "placeholder", "aria-label", "alt", "data-label")
-    SILENT = ("script", "style", "code", "pre", "noscript")
+    SILENT = ("script", "style", "code", "pre", "textarea")
     VOID = ("input", "br", "img", "meta", "link", "hr", "source", "path", "circle", "rect", "option", "wbr")
 
     def __init__(self) -> None:
@@ -139,6 +139,9 @@ DATA = {
     "reach-http", "reach", "http", "live", "ready", "invoke", "normal", "error", "next_route", "fallback_rules",
     "registered_by", "file_", "caller", "urgency", "tags", "labels", "input", "database", "broker", "snapshot", "user",
     "server", "disabled", "enabled", "not_ready", "s1", "i1",
+    # kinds of strategies, keys and units as routes are written
+    "exact", "weighted_random", "latency_aware", "least_loaded", "cost_aware", "sticky", "fuzzy",
+    "trace_id", "ms",
 }  # fmt: skip
 
 

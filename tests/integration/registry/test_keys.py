@@ -144,6 +144,16 @@ def test_a_session_needs_its_csrf_token(agent):
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
+def test_a_session_posts_json_with_its_csrf_token():
+    client = session_of("operator", enforce_csrf_checks=True)
+    client.get("/admin/password_change/")  # any page with a form sets the cookie
+    token = client.cookies["csrftoken"].value
+    body = {"service_id": "report", "scopes": ["dispatch"]}
+    assert client.post("/api/v1/keys", body, "application/json").status_code == 403
+    made = client.post("/api/v1/keys", body, "application/json", headers={"x-csrftoken": token})
+    assert made.status_code == 201, made.content
+
+
 def test_a_session_may_what_its_user_may(agent):
     agent.register()
     client = session_of("viewer")

@@ -67,6 +67,9 @@ def test_calls_that_go_elsewhere_are_counted_by_route_and_service():
         "by_route": [{"from": "all", "to": "reports", "calls": 3}],
         "by_service": [{"from": "one", "to": "two", "calls": 3}],
         "by_capability": {"file_summary": 3},
+        "flows": [
+            {"from": {"route": "all", "service": "one"}, "to": {"route": "reports", "service": "two"}, "calls": 3}
+        ],
     }
     assert report["services"] == [
         {"service": "one", "before": 10, "after": 7},
@@ -87,6 +90,19 @@ def test_other_weights_move_a_part_of_the_calls():
     assert report["moved"]["total"] == 30
     assert report["moved"]["by_service"] == [{"from": "one", "to": "two", "calls": 30}]
     assert report["moved"]["by_route"] == []
+
+
+def test_flows_tell_route_and_service_of_what_moves_and_of_what_only_changes_its_route():
+    def weights(one: int, two: int, route: str) -> RouteTable:
+        return a_table(a_rule(route, strategy={"type": "weighted_random", "weights": {"one": one, "two": two}}))
+
+    report = replayed(weights(100, 0, "old"), weights(70, 30, "new"), *[a_report() for _ in range(100)])
+    old = {"route": "old", "service": "one"}
+    assert report["moved"]["total"] == 100
+    assert report["moved"]["flows"] == [
+        {"from": old, "to": {"route": "new", "service": "one"}, "calls": 70},
+        {"from": old, "to": {"route": "new", "service": "two"}, "calls": 30},
+    ]
 
 
 def test_the_same_table_moves_nothing():

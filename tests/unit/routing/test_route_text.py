@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import InvalidRequest
-from routing.route_text import dump_text, located
+from routing.route_text import arranged, dump_text, located
 from routing.rules import MAX_NUMBER, load_text, parse_document
 
 TRICKY = ["yes", "no", "on", "1e5", "1_000", "0x1f", "2026-01-01", "12:30", "~", "null", "", " ", "a: b", "- a", "#", "é 中", "=", "<<", ".5", "1.", "+1", "*x", "&x", "!x", "%", "\u0085", "\u2028", "line\nbreak", "tab\t"]  # fmt: skip  # noqa: E501
@@ -27,7 +27,14 @@ values = st.recursive(
 @given(st.lists(st.dictionaries(st.sampled_from(["id", "match", *TRICKY]), values, max_size=4), max_size=3))
 def test_what_is_written_reads_back_alike(routes):
     table = {"routes": routes, "fallback_rules": []}
-    assert repr(load_text(dump_text(table), "t")) == repr({"routes": routes})
+    assert repr(load_text(dump_text(table), "t")) == repr(arranged({"routes": routes}))
+
+
+def test_keys_stand_where_people_look_for_them():
+    rule = {"priority": 1, "strategy": {"services": ["a"], "type": "sticky", "key": "caller"}, "match": {}, "id": "r"}
+    (shown,) = load_text(dump_text({"routes": [rule], "fallback_rules": []}), "t")["routes"]
+    assert list(shown) == ["id", "priority", "match", "strategy"]
+    assert list(shown["strategy"]) == ["type", "key", "services"]
 
 
 def test_equal_parts_are_written_out():
