@@ -2,6 +2,7 @@
 
 Both are asked of proposals only: a table that is live stays loadable whatever is learnt about it later.
 A service or capability that nobody has registered is a warning: routes are often written before the first node starts.
+From a file (`manage.py routes`) a service that nobody has registered is a mistake, unless it is said to be yet to come.
 """
 
 import re
@@ -67,20 +68,32 @@ def warnings_in(document: Document) -> list[Warned]:
     return list(unknown_names(document, services, capabilities))
 
 
+def unknown_services_in(document: Document, base: Document) -> list[Warned]:
+    """Services that nobody has registered, in the routes of a valid table that do not read as in `base`."""
+    services = set(Service.objects.values_list("service_id", flat=True))
+    known = by_id(base)
+    changed = {route["id"] for route in document["routes"] if differ(known.get(route["id"]), route)}
+    return [one for one in unknown_services(document, services) if one.route in changed]
+
+
 def unknown_names(document: Document, services: Collection[str], capabilities: Collection[str]) -> Iterator[Warned]:
     """Every place that names a service or a capability which is not among the known ones."""
     routes, _rules = parse_document(document, max_routes=settings.REACH_MAX_ROUTES)
-    for index, (route, written) in enumerate(zip(routes, document["routes"], strict=True)):
-        path = f"/routes/{index}"
+    for index, route in enumerate(routes):
         pattern = route.capability
         if pattern is not None and pattern.kind is Kind.EXACT and pattern.text not in capabilities:
             near = did_you_mean(pattern.text, capabilities)
             said = f"nobody has ever declared the capability {pattern.text!r}{near}"
-            yield Warned(f"{path}/match/capability", route.id, said)
-        for place, service in named_services(written):
+            yield Warned(f"/routes/{index}/match/capability", route.id, said)
+    yield from unknown_services(document, services)
+
+
+def unknown_services(document: Document, services: Collection[str]) -> Iterator[Warned]:
+    for index, route in enumerate(document["routes"]):
+        for place, service in named_services(route):
             if service not in services:
                 near = did_you_mean(service, services)
-                yield Warned(f"{path}/{place}", route.id, f"no service {service!r} is registered{near}")
+                yield Warned(f"/routes/{index}/{place}", route["id"], f"no service {service!r} is registered{near}")
 
 
 def named_services(route: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

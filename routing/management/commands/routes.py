@@ -18,7 +18,7 @@ from routing.models import Impact, RouteChange, TableRevision
 from routing.querysets import live_number, table_of
 from routing.route_file import problems_of, read_table
 from routing.route_text import dump_text, places_of
-from routing.sense import warnings_in
+from routing.sense import unknown_services_in, warnings_in
 
 WOULD_CHANGE = 2
 LOOK_EVERY_S = 0.5
@@ -38,6 +38,9 @@ class Command(BaseCommand):
         submit = verbs.add_parser("submit", help="make the file a route change in review")
         for verb in (plan, submit):
             verb.add_argument("file")
+            verb.add_argument(
+                "--services-to-come", action="store_true", help="services that are not registered yet are only warnings"
+            )
         submit.add_argument("--author", required=True, help="the user whose change it is; somebody else approves")
         submit.add_argument("--title")
         submit.add_argument("--description", default="")
@@ -63,9 +66,9 @@ class Command(BaseCommand):
         else:
             Path(output).write_text(text, encoding="utf-8")
 
-    def plan(self, *, file: str, **_: Any) -> None:
-        document = self.read(file)
+    def plan(self, *, file: str, services_to_come: bool, **_: Any) -> None:
         live = live_number()
+        document = self.read(file, live, services_to_come=services_to_come)
         if not self.show_difference(document, live):
             return
         report = replay.replayed(table_of(live), document, live, replay.load_tables(), tell=self.progress)
@@ -76,6 +79,7 @@ class Command(BaseCommand):
         self,
         *,
         file: str,
+        services_to_come: bool,
         author: str,
         title: str | None,
         description: str,
@@ -84,8 +88,8 @@ class Command(BaseCommand):
         timeout: float | None,
         **_: Any,
     ) -> None:
-        document = self.read(file)
         live = live_number()
+        document = self.read(file, live, services_to_come=services_to_come)
         if not self.show_difference(document, live):
             return
         try:
@@ -106,8 +110,11 @@ class Command(BaseCommand):
 
     # --- What they are made of ---------------------------------------------------------------------------------------
 
-    def read(self, file: str) -> Document:
-        """The file's table; its warnings are written to stderr. Ends the command with every mistake."""
+    def read(self, file: str, live: int, *, services_to_come: bool) -> Document:
+        """The file's table; its warnings are written to stderr. Ends the command with every mistake.
+
+        What is live already may go on naming a service that is gone.
+        """
         name = Path(file).name
         try:
             content = Path(file).read_bytes()
@@ -118,6 +125,10 @@ class Command(BaseCommand):
         except InvalidRequest as exc:
             raise CommandError("\n".join(problems_of(exc, content, name))) from exc
         lines, _ids = places_of(content.decode("utf-8-sig"))
+        mistakes = [] if services_to_come else unknown_services_in(document, table_of(live))
+        if mistakes:
+            told = [f"{name}:{lines.get(one.path, 1)}: route {one.route}: {one.message}" for one in mistakes]
+            raise CommandError("\n".join(told))
         for warned in warnings_in(document):
             self.stderr.write(f"{name}:{lines.get(warned.path, 1)}: warning: route {warned.route}: {warned.message}")
         return document

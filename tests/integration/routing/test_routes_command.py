@@ -59,7 +59,9 @@ def test_a_plan_shows_the_difference_and_the_impact(author, approver, file):
     published(author, approver, base_revision=0, routes=[a_rule("a")])
     registered_node("one", "n1")
     stored(3, caller="scheduler", payload={"file_path": "/a"})
-    code, out, err = routes("plan", file)
+    with pytest.raises(CommandError, match=r"^routes.yaml:4: route mine: no service 'two' is registered"):
+        routes("plan", file)
+    code, out, err = routes("plan", file, "--services-to-come")
     assert code == 2
     assert "+ route mine" in out and "- route a" in out
     assert "impact: 3 of 3 sampled calls of the last day would move" in out
@@ -94,7 +96,9 @@ def test_mistakes_have_file_line_and_route(file, text, complaint):
 
 
 def test_a_submitted_file_is_a_change_in_review(author, file):
-    code, out, _err = routes("submit", file, "--author", "author", "--title", "from code", "--auto-revert")
+    code, out, _err = routes(
+        "submit", file, "--services-to-come", "--author", "author", "--title", "from code", "--auto-revert"
+    )
     change = RouteChange.objects.get()
     assert (code, change.status, change.author, change.title) == (0, Status.IN_REVIEW, author, "from code")
     assert change.auto_revert and change.document["routes"][0]["id"] == "mine"
@@ -103,9 +107,9 @@ def test_a_submitted_file_is_a_change_in_review(author, file):
 
 def test_only_people_who_may_author_submit(viewer, file):
     with pytest.raises(CommandError, match="permission routing"):
-        routes("submit", file, "--author", "viewer")
+        routes("submit", file, "--services-to-come", "--author", "viewer")
     with pytest.raises(CommandError, match="no user nobody"):
-        routes("submit", file, "--author", "nobody")
+        routes("submit", file, "--services-to-come", "--author", "nobody")
     assert not RouteChange.objects.exists()
 
 
@@ -122,7 +126,7 @@ def test_watching_follows_a_change_to_its_publication(author, approver, file):
 
     thread = threading.Thread(target=others)
     thread.start()
-    code, out, _err = routes("submit", file, "--author", "author", "--watch", "--timeout", 60)
+    code, out, _err = routes("submit", file, "--services-to-come", "--author", "author", "--watch", "--timeout", 60)
     thread.join()
     assert code == 0
     told = ["impact: ", "user:approver approve fine", "user:author publish", "is revision 1"]
@@ -132,4 +136,4 @@ def test_watching_follows_a_change_to_its_publication(author, approver, file):
 
 def test_watching_ends_with_a_change_that_is_refused(author, approver, file):
     with pytest.raises(CommandError, match="still in_review"):
-        routes("submit", file, "--author", "author", "--watch", "--timeout", 0.1)
+        routes("submit", file, "--services-to-come", "--author", "author", "--watch", "--timeout", 0.1)
