@@ -62,6 +62,7 @@ SELECT c.id, c.caller, c.seq, c.ended_at IS NOT NULL AS ended, CASE WHEN c.ended
 FROM calls c WHERE c.id = ANY(%s)
 """
 IS_LARGE = f"coalesce(octet_length(detail), 0) > {BYTES_AT_ONCE}"
+ROWS = f"SELECT {', '.join(SHOWN)} FROM calls WHERE id = ANY(%s)"
 RECEIPTS = f"""
 SELECT f.call_id, f.after, r.*
 FROM unnest(%s::uuid[], %s::int[]) AS f(call_id, after), LATERAL (
@@ -278,7 +279,7 @@ class Following:
         return {row["id"]: Standing(row["caller"], row["seq"], row["ended"], row["last_seq"]) for row in rows}
 
     async def read_rows(self, call_ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
-        rows = await self.journal.read(f"SELECT {', '.join(SHOWN)} FROM calls WHERE id = ANY(%s)", list(call_ids))
+        rows = await self.journal.read(ROWS, list(call_ids))
         return {row["id"]: row for row in rows}
 
     async def read_receipts(self, wanted: Sequence[tuple[UUID, int]]) -> dict[tuple[UUID, int], list[dict[str, Any]]]:

@@ -49,17 +49,8 @@ class WaitView(AsyncAPIView):
     async def get(self, request: Request, call_id: UUID) -> HttpResponse:
         timeout_s = wait_seconds(request.GET.get("timeout_s"))
         live = parts()
-        standing = await visible_standing(live.following, call_id, request.auth)
-        if timeout_s and not standing.ended:
-            give_up_at = asyncio.get_running_loop().time() + timeout_s
-            with (
-                live.waiting.admitted(holder(request.auth), "wait"),
-                live.following.call(call_id, standing, end_only=True) as follower,
-            ):
-                while not (follower.followed.ended or live.following.leaving) and await follower.stirs(give_up_at):
-                    pass
-        row = await live.following.rows(call_id)
-        return json_response(await with_callback(live.journal, seen_by(request.auth, row, call_id)))
+        row = await row_at_end(call_id, request.auth, timeout_s, live)
+        return json_response(await with_callback(live.journal, row))
 
 
 class EventsView(AsyncAPIView):
@@ -97,6 +88,23 @@ class EventsView(AsyncAPIView):
     async def head(self, request: Request, call_id: UUID) -> HttpResponseBase:
         await visible_standing(parts().following, call_id, request.auth)
         return EventStream(nothing(), headers=EVENTS_HEADERS)
+
+
+async def row_at_end(call_id: UUID, key: Key, timeout_s: float, live: LiveParts) -> dict[str, Any]:
+    """The call's row when it has ended, or after `timeout_s`, or when this process stops, as it stands.
+
+    Raises CallNotFound, Forbidden, TooManyWaiting, Overloaded, Unavailable.
+    """
+    standing = await visible_standing(live.following, call_id, key)
+    if timeout_s and not standing.ended:
+        give_up_at = asyncio.get_running_loop().time() + timeout_s
+        with (
+            live.waiting.admitted(holder(key), "wait"),
+            live.following.call(call_id, standing, end_only=True) as follower,
+        ):
+            while not (follower.followed.ended or live.following.leaving) and await follower.stirs(give_up_at):
+                pass
+    return seen_by(key, await live.following.rows(call_id), call_id)
 
 
 async def visible_standing(following: Following, call_id: UUID, key: Key) -> Standing:

@@ -4,15 +4,20 @@ from asyncio import Task
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from receipts.core.ending import ending_of
 from receipts.core.envelope import CallEnvelope
 from receipts.core.journey import Journey
-from receipts.errors import IdempotencyConflict
+from receipts.errors import CallFailed, IdempotencyConflict
+from registry.auth import Key
 from registry.clock import now_millis
 from registry.errors import Unavailable
+from routing.accepting import accept_async
 from routing.core.plan import Attempt
 from routing.dispatch import submit
-from routing.errors import Overloaded
+from routing.errors import Overloaded, TooManyWaiting
+from routing.events import row_at_end
 from routing.live import LiveParts
 
 if TYPE_CHECKING:
@@ -22,6 +27,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 5.0
 """A caller hears so long after its call's deadline at the latest, where nothing stands in the way."""
 LONGEST_S = 45.0
+WAITS_S = 10.0
+"""One who waits for an asynchronous call asks again after so long."""
+TRIES = 5
+"""An asynchronous call under a key is handed in so often, where nobody says that it is accepted."""
+CALLER = "caller"
+KEY = Key("caller's", CALLER, None, None, frozenset({"dispatch"}))
+WAIT_FOR_IT = 0.6
+"""Of the callers of asynchronous calls: the others never ask what became of them."""
 FAILURES = frozenset({"upstream_error", "no_available_node", "circuit_open", "deadline_exceeded", "invalid_output"})
 
 BODY_BYTES = 300
@@ -37,6 +50,7 @@ class Asked:
     timeout_ms: int
     urgency: str
     key: str | None
+    is_async: bool = False
     is_late: bool = False
     """Asked when all faults were over."""
     tries: int = 0
@@ -45,6 +59,12 @@ class Asked:
     made_id: str | None = None
     """The id that its call was given, whether or not it was accepted."""
     call_id: str | None = None
+    is_accepted: bool = False
+    """Whether it was told so (202), and waits for the end."""
+    asked_s: float = 0.0
+    """When it has last asked."""
+    longest_s: float = 0.0
+    """It is answered by then, give or take a little."""
     cancel_after_s: float | None = None
     patience_until_s: float = 0.0
     is_over: bool = False
@@ -94,6 +114,10 @@ class Callers:
             timeout_ms = int(LONGEST_S * 1000)
         urgency = "normal" if chance.random() < 0.8 else chance.choice(("interactive", "bulk"))
         asked = Asked(self.asked, work.capability, timeout_ms, urgency, None, is_late=world.is_calm())
+        if chance.random() < world.scenario.async_share:
+            asked.is_async = True
+            shortest_s = 10 if long else 2
+            asked.timeout_ms = int(1000 * (shortest_s + (LONGEST_S - shortest_s) * chance.random()))
         if chance.random() < 0.15:
             asked.key = f"key {self.asked}"
             if self.keys and chance.random() < 0.2:
@@ -112,30 +136,41 @@ class Callers:
         if process is None:
             self.again(asked)
             return
-        now_s = world.scheduler.now_s
-        asked.process = process
-        longest_s = asked.timeout_ms / 1000 if asked.key is None else LONGEST_S  # it may join one that takes longer
-        asked.patience_until_s = now_s + longest_s + PATIENCE_S
         self.under_way[asked.number] = asked
-        world.watch.expect(asked)
-        asked.task = process.start(self.carry(asked, process.parts))
+        if asked.is_async:
+            asked.longest_s = PATIENCE_S
+        else:
+            asked.longest_s = asked.timeout_ms / 1000 if asked.key is None else LONGEST_S  # it may join a longer one
+        self.begin_at(process, asked)
+        asked.task = process.start((self.hand_in if asked.is_async else self.carry)(asked, process.parts))
 
-    async def carry(self, asked: Asked, parts: LiveParts) -> None:
-        """One request, as the view does it. It ends by an answer, or with its process."""
-        world, owner = self.world, str(parts.owner)
-        envelope = CallEnvelope(
+    def begin_at(self, process: "Process", asked: Asked) -> None:
+        """It asks this process now."""
+        asked.process, asked.asked_s = process, self.world.scheduler.now_s
+        asked.patience_until_s = asked.asked_s + asked.longest_s + PATIENCE_S
+        self.world.watch.expect(asked)
+
+    def envelope_of(self, asked: Asked) -> CallEnvelope:
+        return CallEnvelope(
             asked.capability,
             {"of": asked.number if asked.key is None else asked.key},
-            "caller",
+            CALLER,
             now_millis(),
             urgency=asked.urgency,
             timeout_ms=asked.timeout_ms,
             idempotency_key=asked.key,
+            is_async=asked.is_async,
         )
+
+    async def carry(self, asked: Asked, parts: LiveParts) -> None:
+        """One request, as the view does it. It ends by an answer, or with its process."""
+        world, process = self.world, asked.process
+        assert process is not None
+        envelope = self.envelope_of(asked)
 
         def begun(journey: Journey, attempt: Attempt, parts: LiveParts) -> None:
             asked.call_id = asked.made_id
-            world.watch.begun(attempt.chosen.node.service_id, owner)
+            world.watch.begun(attempt.chosen.node.service_id, process.owner)
             if asked.cancel_after_s is not None:
                 world.scheduler.after(asked.cancel_after_s, world.cancel, journey.call_id)
 
@@ -148,7 +183,7 @@ class Callers:
             finally:
                 parts.dismiss(BODY_BYTES)
             code = result.ending.code
-            world.watch.told(asked, result)
+            world.watch.told(str(result.call_id), result.ending)
         except Unavailable as exc:
             if exc.call_id is None and asked.made_id is not None:
                 world.watch.refused(asked.made_id, asked.process)
@@ -158,6 +193,71 @@ class Callers:
             code = "idempotency_conflict"
         finally:
             self.over(asked, code)
+
+    # --- Asynchronous calls ------------------------------------------------------------------------------------------
+
+    async def hand_in(self, asked: Asked, parts: LiveParts) -> None:
+        """An asynchronous call, as the view accepts it; then its caller waits for the end, or does not care."""
+        world = self.world
+        envelope = self.envelope_of(asked)
+        code: str | None = "unavailable"
+        try:
+            parts.admit(envelope.urgency, BODY_BYTES)
+            try:
+                world.asking = asked
+                accepted = await accept_async(envelope, parts)
+            finally:
+                parts.dismiss(BODY_BYTES)
+            code, asked.call_id = None, str(accepted.call_id)
+            asked.is_accepted = True
+            world.watch.promised(asked.call_id)
+            if asked.cancel_after_s is not None:
+                world.scheduler.after(asked.cancel_after_s, world.cancel, accepted.call_id)
+        except CallFailed as exc:
+            code = exc.ending.code
+            world.watch.told(str(exc.call_id), exc.ending)
+        except Unavailable:
+            if asked.made_id is not None:
+                world.watch.refused(asked.made_id, asked.process)
+        except Overloaded:
+            code = "overloaded"
+        except IdempotencyConflict:
+            code = "idempotency_conflict"
+        finally:
+            asked.process = None
+            if asked.is_accepted and self.chance.random() < WAIT_FOR_IT:
+                self.wait(asked)
+            elif code == "unavailable" and asked.key is not None and asked.tries < TRIES:
+                self.again(asked)
+            else:
+                self.over(asked, "accepted" if asked.is_accepted else code)
+
+    def wait(self, asked: Asked) -> None:
+        """Ask one of the dispatchers for the end of an accepted call, or try again soon."""
+        process = self.world.some_dispatcher(self.chance)
+        if process is None:
+            self.world.scheduler.after(0.5, self.wait, asked)
+            return
+        asked.longest_s = WAITS_S
+        self.begin_at(process, asked)
+        asked.task = process.start(self.hear_of_end(asked, process.parts))
+
+    async def hear_of_end(self, asked: Asked, parts: LiveParts) -> None:
+        """One wait, as the view does it, and the next one where it has not told of the end."""
+        try:
+            row = await row_at_end(UUID(asked.call_id), KEY, WAITS_S, parts)
+            if row["ended_at"] is not None:
+                end = ending_of(row["error"], row["output"])
+                self.world.watch.heard_of_end(asked, end)
+                self.over(asked, end.code)
+        except (Unavailable, Overloaded, TooManyWaiting):
+            pass
+        finally:
+            if not asked.is_over:
+                asked.process = None
+                self.world.scheduler.after(0.2 + 0.3 * self.chance.random(), self.wait, asked)
+
+    # --- What becomes of them ----------------------------------------------------------------------------------------
 
     def over(self, asked: Asked, code: str | None) -> None:
         asked.is_over = True

@@ -145,7 +145,7 @@ class Faults:
 
     def process_is_replaced(self) -> Undo | None:
         """A rolling restart: the new one is there before the old one goes."""
-        if (process := self.some_process()) is None or (process.role == "dispatcher" and not process.accepts):
+        if (process := self.some_process()) is None or process.is_stopping:
             return None
         self.world.start_process(process.role)
         process.stop()

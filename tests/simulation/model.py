@@ -228,6 +228,26 @@ class Tables:
         rows = self.look(now_ms, owner, [UUID(call_id) for call_id in known])
         return [row for row in rows if row["seq"] != known[str(row["id"])]]
 
+    def standing(self, now_ms: float, terminal: list[str], ids: list[UUID]) -> Rows:
+        found = [(call_id, self.calls.get(str(call_id))) for call_id in ids]
+        return [
+            {
+                "id": call_id,
+                "caller": stored.row.caller,
+                "seq": stored.row.seq,
+                "ended": stored.row.ended_ms is not None,
+                "last_seq": None
+                if stored.row.ended_ms is None
+                else max((receipt.n for receipt in stored.receipts if receipt.kind in terminal), default=None),
+            }
+            for call_id, stored in found
+            if stored is not None
+        ]
+
+    def rows(self, now_ms: float, ids: list[UUID]) -> Rows:
+        found = [whole_row(stored) for call_id in ids if (stored := self.calls.get(str(call_id))) is not None]
+        return [{name: row[name] for name in reading.SHOWN} for row in found]
+
     def end_doubtful(self, now_ms: float, ids: list[str]) -> Rows:
         for call_id in ids:
             stored = self.open.get(call_id)
@@ -287,6 +307,48 @@ class Tables:
         return [whole_row(stored) for stored in calls]
 
     # --- Calls that wait for an engine -------------------------------------------------------------------------------
+
+    def take(self, now_ms: float, facts: dict[str, Any]) -> Rows:
+        rooms = dict(zip(facts["kinds"], facts["rooms"], strict=True))
+        lines: dict[str, list[tuple[int, float, str]]] = {}
+        overdue: list[tuple[int, str]] = []
+        for call_id, one in self.waiting.items():
+            if one.due_ms <= now_ms:
+                lines.setdefault(one.capability, []).append((one.async_rank, one.due_ms, call_id))
+            if one.deadline_ms <= now_ms:
+                overdue.append((one.deadline_ms, call_id))
+        turns: list[tuple[int, int, str, str]] = []
+        for capability, line in lines.items():
+            heads = sorted(line)[: rooms.get(capability, facts["window"])]
+            of_rank: dict[int, int] = {}
+            for rank, _due_ms, call_id in heads:
+                of_rank[rank] = of_rank.get(rank, 0) + 1
+                turns.append((rank, of_rank[rank], capability, call_id))
+        due = [call_id for *_turn, call_id in sorted(turns)[: facts["at_most"]]]
+        taken = dict.fromkeys([*due, *(call_id for _, call_id in sorted(overdue)[: facts["overdue"]])])
+        for call_id in taken:
+            del self.waiting[call_id]
+        mine = [self.open[call_id] for call_id in taken if call_id in self.open]
+        return self.fence(mine, facts["owner"], "take")
+
+    def give_back(self, now_ms: float, facts: dict[str, Any]) -> Rows:
+        given = []
+        for call_id, epoch in zip(facts["ids"], facts["epochs"], strict=True):
+            stored = self.open.get(call_id)
+            if stored is None or (stored.row.owner, stored.epoch) != (str(facts["owner"]), epoch):
+                continue
+            stored.row.owner, stored.due_ms = str(facts["nobody"]), None
+            if self.enqueue(stored, now_ms):
+                given.append({"call_id": UUID(call_id)})
+            self.changed(Change(stored, "give back", []))
+        return given
+
+    def is_any_waiting(self, now_ms: float) -> Rows:
+        return [{"any": any(one.due_ms <= now_ms for one in self.waiting.values())}]
+
+    def are_waiting(self, now_ms: float, capabilities: list[str]) -> Rows:
+        waiting = {one.capability for one in self.waiting.values() if one.due_ms <= now_ms}
+        return [{"name": capability} for capability in capabilities if capability in waiting]
 
     def what_is_due(self, now_ms: float) -> Rows:
         due = any(row.due_ms <= now_ms or row.deadline_ms <= now_ms for row in self.waiting.values())
@@ -434,12 +496,18 @@ STATEMENTS: dict[str, Callable[..., Rows]] = {
     following.MARK: Tables.mark,
     following.LOOK: Tables.look,
     following.MOVED: Tables.moved,
+    following.STANDING: Tables.standing,
+    following.ROWS: Tables.rows,
     journal.END_DOUBTFUL: Tables.end_doubtful,
     cancelling.CANCEL: Tables.cancel,
     cancelling.NOT_TOLD: Tables.not_told,
     recovery.CLAIM: Tables.claim,
     recovery.FORGOTTEN: Tables.forgotten,
     recovery.SEEN: Tables.seen,
+    waiting.TAKE: Tables.take,
+    waiting.GIVE_BACK: Tables.give_back,
+    waiting.IS_ANY_WAITING: Tables.is_any_waiting,
+    waiting.ARE_WAITING: Tables.are_waiting,
     waiting.WHAT_IS_DUE: Tables.what_is_due,
     reading.READ_CALL: Tables.read_call,
     dispatch.REFRESH: Tables.refresh,

@@ -127,6 +127,8 @@ def forwarded_after_sending() -> AbstractContextManager[Any]:
 
     def accepted(original: Any) -> Any:
         async def accept(journal: Any, row: Any, receipts: Any) -> Any:
+            if row.async_rank is not None:  # that is no attempt yet
+                return await original(journal, row, receipts)
             asyncio.ensure_future(original(journal, row, receipts)).add_done_callback(quietly)
             return None
 
@@ -214,6 +216,30 @@ def places_are_not_given_back() -> AbstractContextManager[Any]:
     return patch.object(NodeLoad, "give_back", lambda load, chosen: None)
 
 
+# --- Asynchronous calls ----------------------------------------------------------------------------------------------
+
+
+def nobody_looks_for_who_waits() -> AbstractContextManager[Any]:
+    """No engine, neither by a notification nor by the net behind it."""
+
+    async def what_is_due(journal: Any) -> dict[str, bool]:
+        return {"calls": False, "callbacks": False}
+
+    return all_of(
+        patch.object(routing.engine, "what_is_due", what_is_due),
+        patch.object(routing.engine.Engine, "notice", lambda engine, payload: None),
+    )
+
+
+def given_back_is_not_written() -> AbstractContextManager[Any]:
+    """A call that should have let others have a turn is held, and nobody carries it."""
+
+    async def give_back(journal: Any, held: Any) -> None:
+        pass
+
+    return patch.object(routing.engine, "give_back", give_back)
+
+
 MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
@@ -231,5 +257,7 @@ MUTATIONS: dict[str, Mutation] = {
         lease_never_expires,
         waits_are_not_woken,
         places_are_not_given_back,
+        nobody_looks_for_who_waits,
+        given_back_is_not_written,
     )
 }

@@ -21,6 +21,8 @@ from tests.simulation.scheduler import ProcessLoop
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+SMALL = (8, 24, 8)
+"""Places, calls held, and of one capability: so few that calls wait in the database and take turns."""
 CLOCK_OFF_S = 0.1
 """Hosts' clocks are off by up to this (`registry.clock` tolerates it)."""
 
@@ -36,10 +38,12 @@ class Process:
         loop.when_failed = self.failed
         self.accepts = role == "dispatcher"
         self.is_alive = True
+        self.is_stopping = False
         self.undisturbed_since_s = world.scheduler.now_s
         """Since when it runs, and reaches the database, without a break."""
         self.paused_at_s, self.pauses = 0.0, list[tuple[float, float]]()
         owner = new_uuid(self.chance, 4)
+        self.owner = str(owner)
         world.scheduler.enter(loop)
         sessions: Any = Sessions(world.database, loop)
         journal = journal_of(role, owner, sessions, hears_due=role == "engine")
@@ -61,6 +65,9 @@ class Process:
             self.parts.sharing.start()
         if role == "engine":
             self.engine = Engine(self.parts, probe_nodes=world.registry.probe_doubted, cpu_s=loop.time)
+            if world.has_small_engines:
+                room = self.engine.room
+                room.places, room.held_at_most, room.held_of_kind = SMALL
             self.engine.start()
             if world.has_beat:
                 loop.call_later(settings.REACH_SWEEP_INTERVAL_S * self.chance.random(), self.sweep)
@@ -92,7 +99,7 @@ class Process:
         unheard = self.world.callers.of(self)
         self.loop.kill()
         for asked in unheard:
-            if asked.key is not None:
+            if asked.key is not None and not asked.is_async:
                 self.world.callers.again(asked)
         for session in [session for session in self.world.database.sessions if session.loop is self.loop]:
             session.break_()
@@ -101,7 +108,8 @@ class Process:
     def stop(self) -> None:
         """SIGTERM: it takes no more calls, finishes what it can, and gives its lease back."""
         self.world.watch.note(f"{self.name} is stopping")
-        self.accepts = False
+        self.accepts, self.is_stopping = False, True
+        self.parts.following.let_go()
         self.start(self.drained() if self.engine is None else self.engine_stopped(self.engine))
 
     async def engine_stopped(self, engine: Engine) -> None:

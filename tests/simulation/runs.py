@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.storm import Storm, chart
 from tests.simulation.watch import Violation
 from tests.simulation.world import Scenario, World
 
@@ -73,14 +74,16 @@ def command(scenario: Scenario) -> str:
 # --- Many ------------------------------------------------------------------------------------------------------------
 
 
-def result_of(scenario: Scenario) -> dict[str, Any]:
-    """One seed's figures, for a line of JSON."""
+def result_of(scenario: Scenario, *, drawn: Path | None = None) -> dict[str, Any]:
+    """One seed's figures, for a line of JSON. `drawn`: a storm's chart is written there."""
     began_s = time.process_time()
     world, failed = World(scenario), None
     try:
         world.run()
     except Violation as violation:
         failed = told(scenario, violation)
+    if drawn is not None and isinstance(world.faults, Storm):
+        drawn.write_text(chart(world.faults))
     watch = world.watch
     return {
         "scenario": asdict(scenario),
@@ -138,6 +141,8 @@ def report(results: list[dict[str, Any]]) -> str:
         "|---|---|",
         f"| requests of callers | {asked:,} |",
         f"| calls accepted, ended | {counts['accepted']:,}, {counts['ended']:,} |",
+        f"| of them asynchronous: callers told so, taken by an engine, given back |"
+        f" {counts['promised']:,}, {counts['taken by an engine']:,}, {counts['given back']:,} |",
         f"| envelopes sent (for each call that was not rejected) | {counts['sent']:,} ({attempts:.3f}) |",
         f"| envelopes that a node worked on | {counts['worked']:,} |",
         f"| retries charged to a budget | {counts['retries']:,} |",

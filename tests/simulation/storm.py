@@ -125,9 +125,14 @@ PANELS: tuple[tuple[str, tuple[Line, ...]], ...] = (
 )  # fmt: skip
 
 
-def chart(storm: Storm, title: str) -> str:
+def chart(storm: Storm) -> str:
     """The storm as SVG: panels below each other over one time axis."""
-    seconds, lasts_s = storm.seconds, storm.world.scenario.lasts_s
+    scenario = storm.world.scenario
+    seconds, lasts_s = storm.seconds, scenario.lasts_s
+    title = (
+        f"{len(storm.world.nodes):,} nodes, {scenario.dispatchers} dispatchers, {scenario.engines} engines,"
+        f" {scenario.calls:,} calls: half of the nodes fail from {storm.begins_s:.0f} s to {storm.ends_s:.0f} s"
+    )
     height = TOP + len(PANELS) * (HEIGHT + GAP) + 20
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',

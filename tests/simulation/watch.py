@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from receipts.core.ending import Ending
+from receipts.core.journey import Ended
 from receipts.core.lifecycle import TERMINAL
 from receipts.rows import ReceiptRow
 from registry.core.node import Health
@@ -18,7 +20,6 @@ from tests.simulation.network import Envelope
 from tests.simulation.scheduler import ProcessLoop
 
 if TYPE_CHECKING:
-    from routing.dispatch import Result
     from tests.simulation.callers import Asked
     from tests.simulation.nodes import SimulatedNode
     from tests.simulation.processes import Process
@@ -42,6 +43,13 @@ WAITS_TOGETHER = 40
 """So many waits before retries are looked at together."""
 SURELY_OVER_S = 15.0
 """An attempt that was sent when all was well again has ended after so long."""
+HEARS_S = 3.0
+"""Who waits for an asynchronous call hears so long after its end at the latest, where nothing stands in the way."""
+SETTLED_S = 10.0
+"""An engine that was disturbed carries on with what it has after so long."""
+NOT_SENT = '"reason":"the envelope was not sent'
+MOVES_ON = {"claim": "taken over", "take": "taken by an engine", "give back": "given back"}
+"""Statements that change who holds a call."""
 KEPT_S = 200.0
 """An ended call is forgotten so long after its end: nothing speaks of it any more."""
 
@@ -68,6 +76,11 @@ class Seen:
     """Where a node has begun to work on it."""
     refused_by: "Process | None" = None
     """Who has told its caller that nothing was accepted."""
+    ended_s: float = 0.0
+    may_have_begun: bool = False
+    """Whether a node whose attempt is over may have begun on it."""
+    owes: str | None = None
+    """The service whose budget its next attempt is charged to, though nothing is written then."""
 
 
 class Watch:
@@ -83,6 +96,8 @@ class Watch:
         """When each caller must have heard at the latest."""
         self.orphaned_due: list[tuple[float, str]] = []
         """When the calls of each dead process must have been taken over."""
+        self.next_due_s = 0.0
+        """Until then none of these is to be looked at."""
         self.hindered_s = 0.0
         """When something last stood in the way of recovery (no database, no engine)."""
         self.keys: dict[tuple[str, str], str] = {}
@@ -98,8 +113,8 @@ class Watch:
         """When the last retries were decided, by process and service."""
         self.by_service: dict[str, list[int]] = {}
         """First attempts and all attempts, by service."""
-        self.sent_at: dict[tuple[ProcessLoop, tuple[str, str]], float] = {}
-        """When each process has last sent something through each breaker, while any of its breakers was open."""
+        self.tried_at: dict[tuple[ProcessLoop, tuple[str, str]], tuple[float, float]] = {}
+        """When each process has first sent something through each breaker since that was open: since when, and when."""
         self.history: list[str] | None = None
         self.only: str | None = None
         """Keep the history of this call alone, and what happens to the world."""
@@ -120,6 +135,8 @@ class Watch:
 
         True: something does not hold.
         """
+        if next_s <= self.next_due_s:
+            return self.violation is not None
         due = self.due
         while due and due[0][0] < next_s:
             self.should_have_ended(heapq.heappop(due)[1], next_s)
@@ -127,21 +144,27 @@ class Watch:
             self.should_be_taken_over(heapq.heappop(self.orphaned_due)[1], next_s)
         while self.asked_due and self.asked_due[0][0] < next_s:
             self.should_have_heard(heapq.heappop(self.asked_due)[2], next_s)
+        self.next_due_s = min((heap[0][0] for heap in (due, self.orphaned_due, self.asked_due) if heap), default=next_s)
         return self.violation is not None
+
+    def expect_by(self, heap: list[Any], item: Any) -> None:
+        """Something, by the moment with which it begins."""
+        heapq.heappush(heap, item)
+        self.next_due_s = min(self.next_due_s, item[0])
 
     def should_have_ended(self, call_id: str, now_s: float) -> None:
         stored = self.world.database.tables.open.get(call_id)
         if stored is None:
             self.forget_later(call_id)
             return
-        deadline_s = stored.row.deadline_ms / 1000 - EPOCH_S
+        deadline_s = max(stored.row.deadline_ms / 1000 - EPOCH_S, self.seen[call_id].accepted_s)
         limit_s = deadline_s + RECOVERY_GRACE_S
         if self.was_carried(stored):
             limit_s = deadline_s + END_GRACE_S
         if self.hindered_s > self.seen[call_id].accepted_s:
             limit_s = max(limit_s, self.hindered_s + RECOVERY_GRACE_S)
         if limit_s >= now_s:
-            heapq.heappush(self.due, (limit_s, call_id))
+            self.expect_by(self.due, (limit_s, call_id))
             return
         self.broken(
             "every accepted call ends by its deadline",
@@ -151,11 +174,11 @@ class Watch:
 
     def orphaned(self, process: "Process") -> None:
         """A process was killed: what it held is to be taken over as soon as its lease has run out."""
-        heapq.heappush(self.orphaned_due, (self.scheduler.now_s + TAKEOVER_S, str(process.parts.owner)))
+        self.expect_by(self.orphaned_due, (self.scheduler.now_s + TAKEOVER_S, process.owner))
 
     def should_be_taken_over(self, owner: str, now_s: float) -> None:
         if self.hindered_s + TAKEOVER_S > now_s or not self.world.can_work():
-            heapq.heappush(self.orphaned_due, (now_s + TAKEOVER_S, owner))
+            self.expect_by(self.orphaned_due, (now_s + TAKEOVER_S, owner))
             return
         for call_id, stored in self.world.database.tables.open.items():
             if stored.row.owner == owner:
@@ -163,25 +186,29 @@ class Watch:
                 return
 
     def was_carried(self, stored: Stored) -> bool:
-        """Whether it is still the process's that accepted it, and nothing has kept that from ending it."""
-        process = self.world.by_owner.get(stored.row.owner)
-        accepted_s = self.seen[stored.row.id].accepted_s
-        return stored.epoch == 1 and process is not None and process.undisturbed_since_s <= accepted_s
+        """Whether it is still the process's that accepted it, and nothing has kept that from ending it. An asynchronous
+        one is an engine's, and any engine's as long as it waits."""
+        process, accepted_s = self.world.by_owner.get(stored.row.owner), self.seen[stored.row.id].accepted_s
+        if stored.row.async_rank is None:
+            return stored.epoch == 1 and process is not None and process.undisturbed_since_s <= accepted_s
+        since_s = max(accepted_s, stored.row.deadline_ms / 1000 - EPOCH_S - SETTLED_S)
+        able = [process] if process is not None else self.world.living("engine")
+        return any(engine.undisturbed_since_s <= since_s for engine in able)
 
     def expect(self, asked: "Asked") -> None:
         """A caller has asked."""
-        heapq.heappush(self.asked_due, (asked.patience_until_s, asked.number, asked))
+        self.expect_by(self.asked_due, (asked.patience_until_s, asked.number, asked))
 
     def should_have_heard(self, asked: "Asked", now_s: float) -> None:
         if asked.is_over or asked.process is None:
             return
         limit_s = asked.patience_until_s
-        if asked.process.undisturbed_since_s > limit_s - asked.timeout_ms / 1000:
+        if asked.process.undisturbed_since_s > limit_s - asked.longest_s:
             limit_s += RECOVERY_GRACE_S
         if self.hindered_s > 0:
             limit_s = max(limit_s, self.hindered_s + RECOVERY_GRACE_S)
         if limit_s >= now_s:
-            heapq.heappush(self.asked_due, (limit_s, asked.number, asked))
+            self.expect_by(self.asked_due, (limit_s, asked.number, asked))
         else:
             self.broken("no caller waits for ever", f"caller {asked.number} still waits", asked.call_id)
 
@@ -207,9 +234,13 @@ class Watch:
             self.kinds[receipt.kind] += 1
             if receipt.kind == "retry_scheduled":
                 self.retried(change, receipt)
+            elif receipt.kind == "attempt_failed":
+                seen.may_have_begun |= f'"ended":"{Ended.NOT_STARTED}"' not in (receipt.detail or "")
+                seen.owes = None if NOT_SENT in (receipt.detail or "") else receipt.service_id
             elif receipt.kind == "forwarded":
                 seen.forwarded.add((receipt.attempt or 0, receipt.service_id or "", receipt.node_id or ""))
                 self.keyed(change.call)
+                self.placed(change.call, receipt)
             if self.history is not None:
                 about = (
                     f"{receipt.n} {receipt.kind} {receipt.attempt or ''} {receipt.node_id or ''} {receipt.detail or ''}"
@@ -219,17 +250,17 @@ class Watch:
             self.held(change)
         if change.statement != "late" and row.ended_ms is not None:
             self.ended(change)
-        if change.statement == "claim":
+        if change.statement in MOVES_ON:
             seen.owner = row.owner
-            self.counts["taken over"] += 1
-            self.note(f"taken over, epoch {change.call.epoch}", call_id)
+            self.counts[MOVES_ON[change.statement]] += 1
+            self.note(f"{MOVES_ON[change.statement]}, epoch {change.call.epoch}", call_id)
 
     def held(self, change: Change) -> None:
         """A call was changed: by its holder, or by what its node has posted."""
         writer, row = self.world.by_loop.get(self.world.database.serving), change.call.row
         if change.move is not None and change.move.fence_attempt is not None:
             return
-        if writer is not None and str(writer.parts.owner) != row.owner:
+        if writer is not None and writer.owner != row.owner:
             detail = f"{writer.name} has written {[receipt.kind for receipt in change.receipts]}"
             self.broken("only who holds a call writes to it", detail, row.id)
 
@@ -238,7 +269,7 @@ class Watch:
         self.counts["accepted"] += 1
         self.seen[row.id] = Seen(self.scheduler.now_s, row.owner)
         self.note(f"accepted, deadline {row.deadline_ms / 1000 - EPOCH_S:.3f}", row.id)
-        heapq.heappush(self.due, (row.deadline_ms / 1000 - EPOCH_S + END_GRACE_S, row.id))
+        self.expect_by(self.due, (row.deadline_ms / 1000 - EPOCH_S + END_GRACE_S, row.id))
 
     def ended(self, change: Change) -> None:
         row = change.call.row
@@ -247,6 +278,7 @@ class Watch:
             self.broken("one end, and it says what the row says", f"{row.status}: {terminal}", row.id)
         self.counts["ended"] += 1
         self.endings[row.status] += 1
+        self.seen[row.id].ended_s = self.scheduler.now_s
         self.note(f"ended {row.status}", row.id)
 
     def keyed(self, call: Stored) -> None:
@@ -268,21 +300,39 @@ class Watch:
         """A process has heard that a call is accepted, and makes its first attempt."""
         self.calls.setdefault(service_id, {}).setdefault(owner, []).append(self.scheduler.now_s)
 
-    def told(self, asked: "Asked", result: "Result") -> None:
+    def promised(self, call_id: str) -> None:
+        """A caller was told that its asynchronous call is accepted."""
+        self.counts["promised"] += 1
+        if call_id not in self.world.database.tables.calls:
+            self.broken("nothing is told that is not in the database", "told that it is accepted", call_id)
+        self.note("told that it is accepted", call_id)
+
+    def heard_of_end(self, asked: "Asked", end: Ending) -> None:
+        """Who has waited for an asynchronous call is told of its end: soon after it."""
+        call_id, process = str(asked.call_id), asked.process
+        self.told(call_id, end)
+        seen = self.seen.get(call_id)
+        if seen is None or process is None or self.world.database.slowness > 1:
+            return
+        since_s = max(asked.asked_s, seen.ended_s)
+        if self.scheduler.now_s > since_s + HEARS_S and process.undisturbed_since_s <= since_s:
+            detail = f"{self.scheduler.now_s - since_s:.1f} s later, by {process.name}"
+            self.broken("who waits hears of the end", detail, call_id)
+
+    def told(self, call_id: str, end: Ending) -> None:
         """A caller was told how its call ended."""
-        call_id = str(result.call_id)
         self.counts["told"] += 1
+        code = end.code
         stored = self.world.database.tables.calls.get(call_id)
         if stored is None or stored.row.ended_ms is None:
-            self.broken("nothing is told that is not in the database", f"told {result.ending.code}", call_id)
+            self.broken("nothing is told that is not in the database", f"told {code}", call_id)
             return
-        code = result.ending.code
         if (stored.row.error is None) != (code is None) or (
             code is not None and f'"code":"{code}"' not in stored.row.error
         ):
             self.broken("what is told is what is written", f"told {code}, written {stored.row.error}", call_id)
-        if code is None and (result.ending.output or {}).get("of") not in (call_id,):
-            self.broken("a result is that of its call", f"told {result.ending.output}", call_id)
+        if code is None and (end.output or {}).get("of") not in (call_id,):
+            self.broken("a result is that of its call", f"told {end.output}", call_id)
         self.note(f"told {code or 'succeeded'}", call_id)
 
     def refused(self, call_id: str, by: "Process | None") -> None:
@@ -324,12 +374,16 @@ class Watch:
                 "no attempt starts after the deadline", f"attempt {number}, {now_s - deadline_s:.3f} s late", call_id
             )
         first_s = (row.first_forwarded_ms or 0) / 1000 - EPOCH_S
-        if number > 1 and began_s > first_s + TOTAL_S + CLOCKS_S:
+        is_bound = row.async_rank is None or seen.may_have_begun
+        if number > 1 and is_bound and began_s > first_s + TOTAL_S + CLOCKS_S:
             self.broken(
                 "no attempt starts 30 s after the first", f"attempt {number}, {began_s - first_s:.3f} s after", call_id
             )
-        if self.world.by_loop[loop].parts.load.opened:
-            self.sent_at[loop, node.key] = self.sent_at[loop, (node.key[0], OF_SERVICE)] = now_s
+        if opened := self.world.by_loop[loop].parts.load.opened:
+            for key in (node.key, (node.key[0], OF_SERVICE)):
+                breaker = opened.get(key)
+                if breaker is not None and self.tried_at.get((loop, key), (0.0, 0.0))[0] != breaker.since_s:
+                    self.tried_at[loop, key] = breaker.since_s, now_s
         counted = self.by_service.setdefault(node.key[0], [0, 0])
         counted[0] += number == 1
         counted[1] += 1
@@ -340,14 +394,32 @@ class Watch:
         """A retry was decided: within its service's budget, and not in step with others."""
         facts = msgspec.json.decode(receipt.detail or "{}")
         call_id, number = change.call.row.id, receipt.attempt or 1
+        seen = self.seen[call_id]
+        if "refused" in facts:  # it waits, to be placed again: what that costs is charged when it is
+            self.counts["waits to be placed again"] += 1
+            return
         if not any(other.kind == "fallback" for other in change.receipts):
             self.jittered(number, facts["wait_ms"] / (100 * 2 ** (number - 1)), call_id)
-        seen = self.seen[call_id]
+        seen.owes = None
         if "retry_budget" not in facts or seen.retried == number:
             return
         seen.retried = number
+        self.charged(change.call.row.owner, facts["retry_budget"]["service_id"], receipt, call_id)
+
+    def placed(self, call: Stored, receipt: ReceiptRow) -> None:
+        """An attempt is written. That of an asynchronous call is the engine's first, or one that it has waited for."""
+        row, seen = call.row, self.seen[call.row.id]
+        if row.async_rank is None:
+            return
+        if receipt.attempt == 1:
+            self.begun(receipt.service_id or "", row.owner)
+        elif seen.owes is not None:
+            self.charged(row.owner, seen.owes, receipt, row.id)
+        seen.owes = None
+
+    def charged(self, owner: str, service_id: str, receipt: ReceiptRow, call_id: str) -> None:
+        """A retry costs something of the budget of the service whose attempt has failed."""
         self.counts["retries"] += 1
-        owner, service_id = change.call.row.owner, facts["retry_budget"]["service_id"]
         at_s = receipt.at_ms / 1000 - EPOCH_S
         mine = self.retries.setdefault((owner, service_id), [])
         insort(mine, at_s)
@@ -389,7 +461,11 @@ class Watch:
         seen = self.seen.get(call_id)
         if seen is None:
             return
-        if seen.refused_by is not None and (envelope.attempt == 1 or not node.work.idempotent):
+        stored = self.world.database.tables.calls[call_id]
+        is_promise = (
+            stored.row.async_rank is None
+        )  # an engine may have an asynchronous one before its commit is answered
+        if seen.refused_by is not None and is_promise and (envelope.attempt == 1 or not node.work.idempotent):
             self.broken("what was not accepted is not worked on", f"at {'/'.join(node.key)}", call_id)
         if seen.worked is not None and not node.work.idempotent:
             self.broken("what is not idempotent runs once", f"at {seen.worked} and at {'/'.join(node.key)}", call_id)
@@ -407,6 +483,8 @@ class Watch:
             self.broken("no caller waits for ever", f"caller {asked.number} still waits", asked.call_id)
         for call_id in world.database.tables.open:
             self.broken("every accepted call ends by its deadline", "open at the end", call_id)
+        if world.database.tables.waiting:
+            self.broken("in-flight counts return to zero", f"{len(world.database.tables.waiting)} calls still wait")
         for process in world.living():
             self.process_at_rest(process)
 
@@ -439,9 +517,9 @@ class Watch:
         for process in world.living():
             load = process.parts.load
             for key, breaker in load.opened.items():
-                is_half_open = breaker.state(load.rules_of(key), load.clock()) is State.HALF_OPEN
-                sent_s = self.sent_at.get((process.loop, key), 0.0)
-                if not is_half_open or sent_s + EPOCH_S > breaker.since_s + SURELY_OVER_S:
+                is_open = breaker.state(load.rules_of(key), load.clock()) is State.OPEN
+                _since_s, sent_s = self.tried_at.get((process.loop, key), (0.0, self.scheduler.now_s))
+                if is_open or sent_s + SURELY_OVER_S < self.scheduler.now_s:
                     detail = f"{process.name}: the breaker of {'/'.join(key)}: {breaker}"
                     self.broken("pools recover when faults end", detail)
             tables = process.parts.snapshot.tables

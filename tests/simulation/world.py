@@ -57,7 +57,9 @@ class Scenario:
     lasts_s: float = 110.0
     """Callers ask for so long."""
     dispatchers: int = 3
-    engines: int = 1
+    engines: int = 2
+    async_share: float = 0.1
+    """Of the calls: nobody waits for so many."""
     services: int = 4
     nodes_each: int = 3
     faults_per_min: float = 45.0
@@ -98,6 +100,7 @@ class World:
         self.has_redis = bool(scenario.storm) or self.stream("has redis").random() < 0.5
         self.has_beat = self.stream("has beat").random() < 0.5
         """Or the engines sweep by themselves."""
+        self.has_small_engines = self.stream("has small engines").random() < 0.5
         self.works, self.nodes = make_nodes(self)
         self.shares = list(accumulate(4 if work.style is Style.ANSWER else 1 for work in self.works))
         """Of the calls, by service: most are answered at once."""

@@ -18,6 +18,9 @@ class Command(BaseCommand):
             "--kept", type=Path, metavar="FILE", help="figures of each seed; a second run goes on there"
         )
         parser.add_argument("--report", type=Path, metavar="FILE", help="write what came of it all, as Markdown")
+        parser.add_argument(
+            "--chart", type=Path, metavar="FILE", help="draw the first world's storm (--storm 1) as SVG"
+        )
         parser.add_argument("--history", action="store_true", help="print all that happens in the first world")
         for field in fields(simulator().Scenario):
             if field.name != "seed":
@@ -33,21 +36,30 @@ class Command(BaseCommand):
             for line in runs.history(first):
                 self.stdout.write(line)
             return
+        if options["chart"] is not None:
+            self.tell(one := runs.result_of(first, drawn=options["chart"]))
+            if one["failed"] is not None:
+                raise CommandError("the world broke a rule")
+            return
         scenarios = [replace(first, seed=first.seed + more) for more in range(options["seeds"])]
         results, failed = [], 0
         for one in runs.run_many(scenarios, processes=options["processes"], kept=options["kept"]):
             results.append(one)
-            counts, seed = Counter(one["counts"]), one["scenario"]["seed"]
-            verdict = "every rule held" if one["failed"] is None else one["failed"]
             failed += one["failed"] is not None
-            self.stdout.write(
-                f"seed {seed}: {counts['accepted']} calls, {counts['sent']} attempts, {one['simulated_s']:.0f} s"
-                f" simulated in {one['cpu_s']:.1f} s: {verdict}"
-            )
+            self.tell(one)
         if options["report"] is not None:
             options["report"].write_text(runs.report(sorted(results, key=lambda one: one["scenario"]["seed"])) + "\n")
         if failed:
             raise CommandError(f"{failed} of {len(results)} worlds broke a rule")
+
+    def tell(self, one: dict[str, Any]) -> None:
+        """What came of one world."""
+        counts, seed = Counter(one["counts"]), one["scenario"]["seed"]
+        verdict = "every rule held" if one["failed"] is None else one["failed"]
+        self.stdout.write(
+            f"seed {seed}: {counts['accepted']} calls, {counts['sent']} attempts, {one['simulated_s']:.0f} s"
+            f" simulated in {one['cpu_s']:.1f} s: {verdict}"
+        )
 
 
 def simulator() -> Any:

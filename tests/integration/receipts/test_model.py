@@ -14,6 +14,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from receipts import cancelling, following, journal, reading, recovery, waiting
+from receipts.core.lifecycle import TERMINAL
 from receipts.prepared import Prepared
 from receipts.rows import CallRow, KeyRow, MoveRow, ReceiptRow, json_of
 from routing import dispatch, node_receipts
@@ -22,6 +23,7 @@ from tests.simulation.model import STATEMENTS, Tables, whole_row
 
 HISTORIES, STATEMENTS_EACH = 16, 60
 FAR_MS = 3_600_000
+CAPABILITIES = ["file_summary", "ocr", "zip", "other"]
 BY_ITS_OWN_CLOCK = {"ended_at", "at"}
 """Columns that some statements fill with the server's `now()`: only whether they are filled is compared then."""
 
@@ -64,8 +66,8 @@ class Both:
             keyed = key is not None and key not in taken and chance.random() < 0.8
             deadline_ms = int(self.now_ms) + chance.choice((-FAR_MS, FAR_MS))
             row = CallRow(
-                call_id, "a" * 32, "caller", "caller", "file_summary", "running", 3, int(self.now_ms), deadline_ms,
-                '{"payload":{}}', f"digest {key}", "p", chance.choice(self.owners),
+                call_id, "a" * 32, "caller", "caller", chance.choice(CAPABILITIES), "running", 3, int(self.now_ms),
+                deadline_ms, '{"payload":{}}', f"digest {key}", "p", chance.choice(self.owners),
                 service_id="summarizer", node_id="n1", attempts=chance.randint(0, 1), idempotency_key=key, keyed=keyed,
                 labels={"tenant": "emea"} if chance.random() < 0.3 else None, idempotent=chance.random() < 0.5,
                 first_forwarded_ms=int(self.now_ms) if chance.random() < 0.5 else None,
@@ -155,6 +157,14 @@ class Both:
         known_epochs = [self.model.calls[one].epoch - (chance.random() < 0.2) for one in known]
         some = [UUID(one) for one in chance.sample(self.calls, min(len(self.calls), 3))]
         seqs = [self.model.calls[str(one)].row.seq - chance.randint(0, 1) for one in some]
+        held = [one for one, stored in self.model.open.items() if stored.row.async_rank is not None]
+        held = chance.sample(held, min(len(held), 3))
+        given = {
+            "nobody": journal.NOBODY,
+            "ids": held,
+            "epochs": [self.model.calls[one].epoch - (chance.random() < 0.1) for one in held],
+            "owner": UUID(self.model.calls[held[0]].row.owner) if held else owner,
+        }
         error = '{"code":"cancelled","detail":"by a test"}'
         at = await (await self.connection.execute("SELECT now() AS at")).fetchone()
         assert at is not None
@@ -177,13 +187,29 @@ class Both:
             reading.READ_CALL: (call_id,),
             dispatch.REFRESH: (number, number, call_id),
             node_receipts.ATTEMPT_OF: (number, number, call_id),
+            waiting.TAKE: (
+                {"kinds": [], "rooms": [], "window": chance.randint(1, 4), "at_most": 1000,
+                 "overdue": chance.choice((0, 1000)), "owner": owner},
+            ),
+            waiting.GIVE_BACK: (given,),
+            waiting.IS_ANY_WAITING: (),
+            waiting.ARE_WAITING: (chance.sample(CAPABILITIES, 2),),
             waiting.WHAT_IS_DUE: (),
+            following.STANDING: (list(TERMINAL), some),
+            following.ROWS: (some,),
             node_receipts.KEEP_LATE: (call_id, stored.row.seq + chance.randint(0, 1), number, "s1", "n1", '"late"'),
         }  # fmt: skip
         assert asked.keys() == STATEMENTS.keys(), "every statement that is modelled is compared"
         sql = chance.choice(list(asked))
         if sql == recovery.CLAIM and chance.random() < 0.7:  # or hardly anybody may claim
             await self.ask(journal.RENEW_LEASE, owner, "test", "host", 1, 600.0)
+        if (
+            sql == waiting.TAKE and chance.random() < 0.5
+        ):  # of one capability: between several nobody's turn is promised
+            capability = chance.choice(CAPABILITIES)
+            others = [one for one in CAPABILITIES if one != capability]
+            narrow = {"kinds": [capability, *others], "rooms": [chance.randint(0, 3), *(0 for _ in others)]}
+            asked[sql] = ({**asked[sql][0], **narrow, "at_most": chance.randint(0, 3)},)
         if sql == recovery.CLAIM and asked[sql][-1] < len(self.model.open):
             asked[sql] = (*asked[sql][:-1], 1000)  # which of the equal ones come first is nobody's promise
         await self.ask(sql, *asked[sql])
