@@ -324,7 +324,7 @@ def error_shown(call: Call) -> dict[str, Any] | None:
     return {
         "code": error["code"],
         "words": label(PROBLEM, error["code"]),
-        "detail": error.get("detail", ""),
+        "detail": said(error.get("detail", "")),
         "unknown": error.get("outcome_unknown", False),
         "errors": error.get("errors", []),
         "upstream": pretty(error["upstream"]) if error.get("upstream") else "",

@@ -105,10 +105,31 @@ def label(labels: Mapping[str, Promise], word: str) -> str:
     return str(labels.get(word, word))
 
 
+NESTED = "reason"
+"""A gap of this name holds another sentence, which is put into the reader's language, too."""
+COUNTED = "counted"
+"""A gap of this name holds such sentences with a number before each: "2 not ready, 1 draining"."""
+GAPS = {"node": r"[a-z0-9][a-z0-9_.-]*/[a-z0-9][a-z0-9_.-]*", "http_status": r"\d{3}"}
+"""What may stand in gaps of these names; in others anything may."""
+
+
 def said(sentence: str) -> str:
-    """A stored sentence of ours in the reader's language; any other text as it is."""
+    """A stored sentence of ours in the reader's language, with those that it holds; any other text as it is."""
     template, values = recognised(sentence)
-    return sentence if template is None else gettext(template) % values if values else gettext(template)
+    if template is None:
+        return sentence
+    return (
+        gettext(template) % {name: filled(name, text) for name, text in values.items()} if values else gettext(template)
+    )
+
+
+def filled(gap: str, text: str) -> str:
+    """What stands in a gap, in the reader's language."""
+    if gap == NESTED:
+        return said(text)
+    if gap == COUNTED:
+        return ", ".join(f"{one[1]} × {said(one[2])}" for one in re.finditer(r"(\d+) (.+?)(?=, \d+ |$)", text))
+    return text
 
 
 @lru_cache(maxsize=4096)
@@ -125,6 +146,9 @@ def pattern_of(template: str) -> re.Pattern[str]:
     """A regular expression that matches what `template % values` can make."""
     parts = re.split(r"%\((\w+)\)s", template)
     return re.compile(
-        "".join(re.escape(p.replace("%%", "%")) if n % 2 == 0 else f"(?P<{p}>.+)" for n, p in enumerate(parts)),
+        "".join(
+            re.escape(p.replace("%%", "%")) if n % 2 == 0 else f"(?P<{p}>{GAPS.get(p, '.+')})"
+            for n, p in enumerate(parts)
+        ),
         re.DOTALL,
     )

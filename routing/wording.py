@@ -97,6 +97,53 @@ NOTES = [
     gettext_noop("of the able the less busy of two drawn at random (calls in flight by weight)"),
     gettext_noop("sticks to nothing: the call has no %(key)s; the least loaded was chosen"),
 ]
+ATTEMPTS = [
+    gettext_noop("fell silent for %(seconds)s s"),
+    gettext_noop("had not answered by the deadline"),
+    gettext_noop("answered %(http_status)s"),
+    gettext_noop("answered %(http_status)s: %(words)s"),
+    gettext_noop("answered %(http_status)s; redirects are not followed"),
+    gettext_noop("reported %(words)s"),
+    gettext_noop("TLS failed"),
+    gettext_noop("the address cannot be used: %(words)s"),
+    gettext_noop("the envelope was not sent: %(reason)s"),
+    gettext_noop("the reach's process that had forwarded it is gone"),
+    gettext_noop("its answer is larger than %(size)s bytes"),
+    gettext_noop('its answer is not {"output": …}: %(words)s'),
+    gettext_noop("its answer does not fit the output schema"),
+    gettext_noop("its result does not fit the output schema"),
+]
+"""How one attempt ended."""
+ENDINGS = [
+    # what holds another sentence comes first: its gap takes everything before its own words
+    gettext_noop("%(reason)s; it waited for as long as it could"),
+    gettext_noop("%(reason)s; the route's fallback rule answers 503"),
+    gettext_noop(
+        "%(reason)s; the retry budget of %(service)s is spent: %(retries)s retries for %(calls)s calls in %(seconds)s s"
+    ),
+    gettext_noop("%(node)s fell silent for %(seconds)s s"),
+    gettext_noop("%(node)s had not answered by the deadline"),
+    gettext_noop("%(node)s: %(reason)s"),
+    gettext_noop("no time was left to start"),
+    gettext_noop("its deadline came before an engine had room for it"),
+    gettext_noop("its deadline passed while no process carried it"),
+    gettext_noop("the process that carried this copy is gone"),
+    gettext_noop("nobody provides %(capability)s now"),
+    gettext_noop("no node can take %(capability)s now: %(counted)s"),
+    gettext_noop("no route matches, and calls without a route are refused"),
+    gettext_noop("route %(route)s does not take calls from %(caller)s"),
+    gettext_noop("%(capability)s does not take calls from %(caller)s"),
+    gettext_noop("%(capability)s with this payload is already open among the ancestors"),
+    gettext_noop("the chain of calls is deeper than %(n)s"),
+    gettext_noop("the payload does not fit %(capability)s: %(words)s"),
+    gettext_noop("no agent has ever declared %(capability)s; did you mean %(names)s?"),
+    gettext_noop("no agent has ever declared %(capability)s"),
+    gettext_noop(
+        "no capability answers the intent (score at least %(score)s) and takes the payload; the nearest are %(names)s"
+    ),
+    gettext_noop("no capability answers the intent (score at least %(score)s) and takes the payload: none is known"),
+]
+"""How a call ended, as its `detail` says it."""
 ADVISORY: Mapping[str, tuple[str, str, str]] = {
     AdvisoryKind.TAKES_MOST: (
         gettext_noop("One service takes most"),
@@ -169,6 +216,8 @@ ADVISORY: Mapping[str, tuple[str, str, str]] = {
 """Kind → title, what was noticed, and the remedy; the facts of the advisory stand in their gaps."""
 SENTENCES.extend(REFUSALS)
 SENTENCES.extend(NOTES)
+SENTENCES.extend(ATTEMPTS)
+SENTENCES[:0] = ENDINGS  # they hold others
 
 
 def match_words(route: Route) -> list[str]:

@@ -1,6 +1,6 @@
 """Which parts of a payload a JSON Schema marks with `x-reach-sensitive`: those are masked where calls are kept."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 MARK = "x-reach-sensitive"
@@ -57,3 +57,44 @@ def listed(value: Any) -> list[Any]:
 
 def named(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+HIDDEN = "•••"
+"""What stands where something is masked."""
+
+
+def masked(value: Any, paths: Collection[Path]) -> Any:
+    """A document with what lies at these paths hidden; the document itself stays as it is.
+
+    Where a path leads through something that is no object, that is hidden: whoever sent it may have meant the same.
+    """
+    if not paths or value is None:
+        return value
+    if () in paths or not isinstance(value, dict):
+        return HIDDEN
+    below: dict[str, list[Path]] = {}
+    for first, *rest in paths:
+        below.setdefault(first, []).append(tuple(rest))
+    return {name: masked(part, below.get(name, ())) for name, part in value.items()}
+
+
+def masked_error(error: Mapping[str, Any], paths: Collection[Path], *, root: str) -> dict[str, Any]:
+    """A call's error without the messages that quote what is to be hidden; their places stay. `root`: "/payload"."""
+    told = dict(error)
+    if not paths or "errors" not in error:
+        return told
+    told["errors"] = errors = []
+    for one in error["errors"]:
+        hide = is_hidden(one["path"], paths, root=root)
+        errors.append({**one, "message": HIDDEN} if hide else one)
+        if hide and one["message"]:
+            told["detail"] = str(told.get("detail", "")).replace(one["message"], HIDDEN)
+    return told
+
+
+def is_hidden(pointer: str, paths: Collection[Path], *, root: str) -> bool:
+    """Whether a place, as a JSON pointer below `root`, lies within something masked, or around it."""
+    if pointer != root and not pointer.startswith(f"{root}/"):
+        return False
+    tokens = [token.replace("~1", "/").replace("~0", "~") for token in pointer.removeprefix(root).split("/")[1:]]
+    return any(all(a == b for a, b in zip(tokens, path, strict=False)) for path in paths)
