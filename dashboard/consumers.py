@@ -19,7 +19,7 @@ from django.contrib.auth import get_user
 from django.http import HttpRequest
 from django.urls import re_path
 
-from receipts.trace import AWAY, PATIENCE_S, WANTED, WANTED_EVERY_S, group_of, wanted
+from receipts.trace import AWAY, PATIENCE_S, WANTED, WANTED_EVERY_S, group_of, message, wanted
 from registry.database import give_back
 
 ASK_AGAIN_S = 60.0
@@ -69,11 +69,16 @@ class Watchers:
 watchers = Watchers()
 
 
+BEAT = message([], at_most=0)
+"""A message without calls."""
+
+
 class TraceConsumer(AsyncWebsocketConsumer):
     """One browser that watches one trace, or all calls. It has nothing to say."""
 
     group: str | None = None
     allowed_at = 0.0
+    beating: asyncio.Task[None] | None = None
 
     async def dispatch(self, message: MutableMapping[str, Any]) -> None:
         """As Channels does it, without a thread for database sessions at every message: we hold none."""
@@ -90,11 +95,24 @@ class TraceConsumer(AsyncWebsocketConsumer):
             await self.channel_layer.group_add(self.group, self.channel_name)
             watchers.add(self.group)
             await self.accept()
+            self.beating = asyncio.create_task(self.beat(), name="beat of a watcher")
 
     async def disconnect(self, code: int) -> None:
         await self.leave()
 
+    async def beat(self) -> None:
+        """Tell the browser now and then that the line stands: a browser does not notice by itself when it does not."""
+        while True:
+            await asyncio.sleep(settings.REACH_LIVE_BEAT_S)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self.channel_layer.send(self.channel_name, BEAT)
+            except AWAY:
+                pass  # whose silence the browser then hears
+
     async def leave(self) -> None:
+        if self.beating is not None:
+            self.beating.cancel()
         if self.group is not None:
             group, self.group = self.group, None
             watchers.discard(group)

@@ -2,22 +2,19 @@
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse, reverse_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from unfold.sites import UnfoldAdminSite
 
 
 class ReachAdminSite(UnfoldAdminSite):
-    """The admin begins with the nodes: what needs somebody's attention stands first there."""
-
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if request.user.has_perm("registry.view_node"):
-            return HttpResponseRedirect(reverse("admin:registry_node_changelist"))
-        return super().index(request, extra_context)
+    """Every app registers its pages with it; the address of its index is the overview's (`reach_project.urls`)."""
 
 
 def may(permission: str) -> Callable[[HttpRequest], bool]:
@@ -47,6 +44,12 @@ def environment(_request: HttpRequest) -> list[str] | None:
     return [name, "danger" if "prod" in name.lower() else "info"]
 
 
+def labels() -> str:
+    """The script that says what scroll areas are called, with the words in the reader's language."""
+    words = gettext("scrollable content")
+    return f"{static('dashboard/labels.js')}?{quote(words)}"
+
+
 TEAL = {  # around the landing page's #0f766e
     "50": "#f0fdfa", "100": "#ccfbf1", "200": "#99f6e4", "300": "#5eead4", "400": "#2dd4bf", "500": "#14b8a6",
     "600": "#0f766e", "700": "#115e59", "800": "#134e4a", "900": "#113f3c", "950": "#042f2e",
@@ -67,13 +70,26 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
     "ENVIRONMENT": "dashboard.site.environment",
+    "SCRIPTS": [lambda _request: labels()],
     "STYLES": [lambda _request: static("dashboard/admin.css")],
     "COLORS": {"primary": TEAL, "base": SLATE},
     "SIDEBAR": {
         "show_search": False,
         "navigation": [
             {
+                "items": [
+                    {"title": _("Overview"), "icon": "monitoring", "link": reverse_lazy("overview")},
+                    {
+                        "title": _("Live calls"),
+                        "icon": "sensors",
+                        "link": reverse_lazy("live"),
+                        "permission": may("receipts.view_call"),
+                    },
+                ],
+            },
+            {
                 "title": _("Registry"),
+                "separator": True,
                 "items": [
                     link(_("Nodes"), "dns", "registry_node", "registry.view_node"),
                     link(_("Services"), "smart_toy", "registry_service", "registry.view_service"),

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -82,6 +83,14 @@ def installation(request: HttpRequest, examine: Callable[[], Sequence[Any]]) -> 
         "deleted_last": sum(last_run.deleted.values()) if last_run else 0,
     }
     return render(request, "admin/installation.html", context)
+
+
+def static_file_of_another_state(request: HttpRequest, name: str) -> HttpResponse:
+    """Where a file has gone that a page names which was made before an upgrade, or by another console during one."""
+    here = settings.STATIC_URL + quote(name)
+    if request.path.startswith(settings.STATIC_URL):  # of this state, and not there
+        raise Http404
+    return HttpResponseRedirect(here, headers={"Cache-Control": "no-store"})
 
 
 def locked_out(request: HttpRequest, *_args: object, **_kwargs: object) -> HttpResponse:

@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.site import UNFOLD  # noqa: F401  how the admin looks and what its sidebar holds
-from reach_project import embedded, logs
+from reach_project import assets, embedded, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -208,8 +208,9 @@ LANGUAGES = [("en", _("English")), ("zh-hans", _("Simplified Chinese"))]
 LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = "UTC"
 USE_TZ = True
-STATIC_URL = "/static/"
+STATIC_URL = f"/static/{assets.state_of(BASE_DIR / 'dashboard' / 'static')}/"
 SERVESTATIC_USE_FINDERS = True  # served from where they lie: nothing to collect before a start
+SERVESTATIC_MAX_AGE = 365 * 86_400  # other files have another address
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
@@ -558,9 +559,30 @@ CHANNEL_LAYERS: dict[str, Any] = {
 }
 REACH_LIVE_INTERVAL_S = limit("REACH_LIVE_INTERVAL_S", 0.2, "s", "live pages are told of calls so often, at most")
 REACH_LIVE_CALLS = limit("REACH_LIVE_CALLS", 100, "calls", "in one message to live pages; others are a number")
+REACH_LIVE_BEAT_S = limit(
+    "REACH_LIVE_BEAT_S",
+    5.0,
+    "s",
+    "live pages hear so often that the line stands; three times silent, and they call anew",
+)
 REACH_MAX_WATCHERS = limit("REACH_MAX_WATCHERS", 200, "sockets", "live pages of one process; more are refused")
 REACH_WATCHER_PATIENCE_S = limit(
     "REACH_WATCHER_PATIENCE_S", 5.0, "s", "a browser that does not read for so long is cut off"
+)
+
+# --- Overview --------------------------------------------------------------------------------------------------------
+
+REACH_OVERVIEW_SHARE = limit(
+    "REACH_OVERVIEW_SHARE", 0.8, "0 to 1", "a service that takes more of the calls is pointed out: it holds up them all"
+)
+REACH_OVERVIEW_FAILED_SHARE = limit(
+    "REACH_OVERVIEW_FAILED_SHARE",
+    0.05,
+    "0 to 1",
+    "so many failed calls of the last 15 minutes are pointed out; four times as many mean that something is wrong",
+)
+REACH_OVERVIEW_LEAST_CALLS = limit(
+    "REACH_OVERVIEW_LEAST_CALLS", 20, "calls", "of fewer, shares say nothing and nobody is alarmed"
 )
 
 # --- Statistics ------------------------------------------------------------------------------------------------------

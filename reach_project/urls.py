@@ -5,7 +5,8 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
-from dashboard.views import installation
+from dashboard.pages import live, overview, trace
+from dashboard.views import installation, static_file_of_another_state
 from reach_project import error_pages, health, metrics
 from reach_project.doctor import examine
 
@@ -18,8 +19,12 @@ urlpatterns = [
     path("api/v1/", include("routing.urls")),
     path("api/v1/schema", SpectacularJSONAPIView.as_view(), name="schema"),
     path("api/v1/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    re_path(r"^static/(?:[0-9a-f]{8}/)?(?P<name>.+)$", static_file_of_another_state),
     path("i18n/", include("django.conf.urls.i18n")),
     path("admin/installation/", admin.site.admin_view(installation), {"examine": examine}, name="installation"),
+    path("admin/", admin.site.admin_view(overview), name="overview"),
+    path("admin/live/", admin.site.admin_view(live), name="live"),
+    path("admin/traces/<str:trace_id>/", admin.site.admin_view(trace), name="trace"),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls"), {"state": health.state}),
 ]

@@ -1,6 +1,8 @@
 """Calls with their receipts as a timeline, for people. Nothing is counted: there may be many millions of rows."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
+from django.db.models import F, Func, Q, QuerySet, TextField
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -29,7 +31,19 @@ from receipts.errors import CallEnded, CallNotFound, NotAgain
 from receipts.models import Call, Receipt
 from receipts.partitions import lowest_id
 from receipts.redispatching import done_again, redispatch_call
-from receipts.wording import CALL_STATUS, CALLBACK, NOBODY_CHOSEN, NODE_NOT_TOLD, PROBLEM, RECEIPT, STRATEGY, WAITS
+from receipts.statistics import UNSUCCESSFUL
+from receipts.wording import (
+    ADVICE,
+    ADVICE_NOT_REPEATED,
+    CALL_STATUS,
+    CALLBACK,
+    NOBODY_CHOSEN,
+    NODE_NOT_TOLD,
+    PROBLEM,
+    RECEIPT,
+    STRATEGY,
+    WAITS,
+)
 from registry.admin import AUDIT_ROWS_SHOWN, ServiceFilter, SinceFilter, audit_rows
 from registry.console import (
     BAD,
@@ -54,6 +68,8 @@ from registry.console import (
     unbroken,
     yes,
 )
+from registry.core.sensitive import HIDDEN, masked, masked_error
+from registry.masking import Masks, masks_of
 from registry.models import AuditEvent, Capability
 from registry.wording import label, said
 
@@ -85,6 +101,7 @@ ICON = {
 }
 RECEIPTS_SHOWN = 500
 TRACE_CALLS_SHOWN = 200
+NO_MASKS = Masks()
 HEAVY = ("request", "output", "labels", "watchers")
 LIGHT = (
     "id", "trace_id", "parent_call_id", "caller", "capability", "status", "service_id", "node_id", "accepted_at",
@@ -121,6 +138,19 @@ class StatusFilter(LinkFilter):
         return found.filter(ended_at=None) if value in OPEN else found  # an index knows the open ones
 
 
+class CodeFilter(ChoiceFilter):
+    title = gettext_lazy("problem code")
+    parameter_name = "code"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(code, code) for code in ADVICE]
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        """Only what did not succeed has a code; an index knows those, the newest first."""
+        said_by_the_row = Func(F("error"), template="(%(expressions)s::json->>'code')", output_field=TextField())
+        return queryset.filter(status__in=UNSUCCESSFUL).alias(code=said_by_the_row).filter(code=value)
+
+
 class WithinFilter(SinceFilter):
     HOURS = {"0.25": 0.25, "1": 1, "24": 24, "168": 168}
 
@@ -143,7 +173,7 @@ class CapabilityFilter(ChoiceFilter):
 class CallAdmin(ReadOnlyAdmin):
     list_display = ("state", "when", "what", "caller", "who", "took", "tries", "problem")
     list_display_links = ("state", "when")
-    list_filter = (StatusFilter, WithinFilter, CapabilityFilter, ServiceFilter)
+    list_filter = (StatusFilter, WithinFilter, CodeFilter, CapabilityFilter, ServiceFilter)
     search_fields = ("pk",)  # `get_search_results` looks for exact ids
     search_help_text = gettext_lazy("An exact call id, trace id, idempotency key, session, or a label as name:value")
     ordering = ("-pk",)
@@ -246,28 +276,85 @@ class CallAdmin(ReadOnlyAdmin):
         return [("redispatch", _("Do again"))] if may_again and self.has_redispatch_permission(request) else []
 
     def details(self, request: HttpRequest, obj: Call) -> dict[str, Any]:
-        receipts = list(Receipt.objects.filter(call_id=obj.pk).order_by("seq")[:RECEIPTS_SHOWN])
-        request_document = loaded(obj.request) or {}
         calls = Call.objects.filter(trace_id=obj.trace_id).order_by("pk").only(*LIGHT)[:TRACE_CALLS_SHOWN]
         return {
             "title": obj.capability,
-            "status": status_badge(obj),
-            "took": duration(took_ms(obj)) if obj.ended_at else None,
-            "node": node_name(obj) if obj.node_id else None,
-            "node_url": node_url(obj),
-            "error": error_shown(obj),
-            "facts": call_facts(obj, request_document),
-            "payload": pretty(request_document.get("payload")),
-            "output": None if obj.output is None else pretty(loaded(obj.output)),
-            "context": pretty(request_document["context"]) if request_document.get("context") else "",
-            "timeline": [step_of(receipt, obj.accepted_at) for receipt in receipts],
             "trace": tree_rows(calls),
-            "trace_url": f"{self.list_url()}?trace_id={obj.trace_id}",
-            "history": audit_rows(AuditEvent.objects.filter(target=str(obj.pk)).order_by("-pk")[:AUDIT_ROWS_SHOWN]),
-            "callback": callback_shown(obj),
-            "again": [(call, status_badge(call)) for call in done_again(obj).only(*LIGHT)[:TRACE_CALLS_SHOWN]],
+            "trace_url": reverse("trace", args=[obj.trace_id]) + f"?call={obj.pk}",
             "buttons": self.verbs(request, obj),
+            **shown(obj),
         }
+
+
+def shown(call: Call) -> dict[str, Any]:
+    """All that pages tell of one call; what its providers' schemas mark is hidden."""
+    receipts = list(Receipt.objects.filter(call_id=call.pk).order_by("seq")[:RECEIPTS_SHOWN])
+    request = loaded(call.request) or {}
+    masks = masks_of({call.capability, asked_for(receipts) or call.capability})
+    payload = masked(request.get("payload"), masks.payload)
+    error = loaded(call.error)
+    if error is not None:
+        error = masked_error(masked_error(error, masks.payload, root="/payload"), masks.output, root="/output")
+    return {
+        "status": status_badge(call),
+        "took": duration(took_ms(call)) if call.ended_at else None,
+        "node": node_name(call) if call.node_id else None,
+        "node_url": node_url(call),
+        "error": error_shown(error),
+        "advice": advice(call, error["code"]) if error else [],
+        "facts": call_facts(call, request),
+        "payload": pretty(payload),
+        "output": None if call.output is None else pretty(masked(loaded(call.output), masks.output)),
+        "context": pretty(request["context"]) if request.get("context") else "",
+        "curl": as_curl(call, request, payload),
+        "is_masked": HIDDEN in json.dumps(payload, ensure_ascii=False),
+        "timeline": [step_of(receipt, call.accepted_at, masks) for receipt in receipts],
+        "more_receipts": call.seq - len(receipts),
+        "history": audit_rows(AuditEvent.objects.filter(target=str(call.pk)).order_by("-pk")[:AUDIT_ROWS_SHOWN]),
+        "callback": callback_shown(call),
+        "again": [(one, status_badge(one)) for one in done_again(call).only(*LIGHT)[:TRACE_CALLS_SHOWN]],
+    }
+
+
+def advice(call: Call, code: str) -> list[str]:
+    """What to try after such an end."""
+    sentences = list(ADVICE.get(code, ()))
+    if code == "upstream_error" and not call.idempotent:
+        sentences.append(ADVICE_NOT_REPEATED)
+    return [str(sentence) for sentence in sentences]
+
+
+def asked_for(receipts: Iterable[Receipt]) -> str | None:
+    """The capability that the caller named: a fallback rule may have handed the call to another."""
+    first = next((receipt for receipt in receipts if receipt.kind == Kind.ACCEPTED), None)
+    told = loaded(first.detail) if first is not None else None
+    return told.get("capability") if isinstance(told, dict) else None
+
+
+ASKED = ("tags", "urgency", "timeout_ms", "context", "max_retries", "retry_base_delay_ms")
+"""Of a stored request, what a caller may say anew."""
+
+
+def as_curl(call: Call, request: dict[str, Any], payload: Any) -> str:
+    """The same request for a shell, as a new call; address and key are the shell's variables."""
+    body: dict[str, Any] = {"capability": call.capability, "payload": payload}
+    if request.get("intent"):
+        body["intent"] = request["intent"]
+        del body["capability"]
+    body |= {name: request[name] for name in ASKED if request.get(name) not in (None, [], {}, "normal")}
+    if call.labels:
+        body["labels"] = call.labels
+    if call.session_id:
+        body["session_id"] = call.session_id
+    if call.async_rank is not None:
+        body["mode"] = "async"
+    return "\n".join(
+        [
+            'curl "$REACH_API/api/v1/dispatch" \\',
+            '  -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\',
+            f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}",
+        ]
+    )
 
 
 def callback_shown(call: Call) -> dict[str, Any] | None:
@@ -316,9 +403,8 @@ def node_url(call: Call) -> str:
     return reverse("admin:registry_node_changelist") + f"?q={call.node_id}" if call.node_id else ""
 
 
-def error_shown(call: Call) -> dict[str, Any] | None:
+def error_shown(error: dict[str, Any] | None) -> dict[str, Any] | None:
     """Why a call failed: the code in words, the sentence, and what the node itself said."""
-    error = loaded(call.error)
     if error is None:
         return None
     return {
@@ -366,9 +452,11 @@ def call_facts(call: Call, asked: dict[str, Any]) -> list[tuple[str, Any]]:
 # --- Timeline --------------------------------------------------------------------------------------------------------
 
 
-def step_of(receipt: Receipt, accepted_at: datetime) -> dict[str, Any]:
+def step_of(receipt: Receipt, accepted_at: datetime, masks: Masks = NO_MASKS) -> dict[str, Any]:
     """One receipt, ready to be read."""
     detail = loaded(receipt.detail) or {}
+    if isinstance(detail, dict):
+        detail = masked_error(masked_error(detail, masks.payload, root="/payload"), masks.output, root="/output")
     icon, tone = ICON.get(Kind(receipt.kind), ("circle", IDLE))
     words = label(RECEIPT, receipt.kind)
     if receipt.kind == Kind.ROUTED and not detail.get("chosen"):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -186,14 +187,17 @@ class Counted:
 def counted(dimension: str, since: datetime, until: datetime, now: datetime) -> dict[str | None, Counted]:
     """Calls accepted in a span and ended since, by what one of `DIMENSIONS` (or `ALL`) says of them: most first."""
     found: dict[str | None, Counted] = {}
-    for key, bucket, calls, failures in rows_of(dimension, pieces(since, until, rolled(now)), by="key"):
+    for key, bucket, calls, failures in rows_of(dimension, pieces(since, until, rolled(now))):
         found.setdefault(key or None, Counted()).add(bucket, calls, failures)
     ordered = sorted(found.items(), key=lambda row: (-row[1].calls, row[0] or ""))
     return dict(ordered[:GROUPS_SHOWN])
 
 
 def over_time(since: datetime, until: datetime, now: datetime, step: timedelta) -> dict[datetime, Counted]:
-    """All calls of a span by the minute or hour (`step`) they were accepted in; those without any are left out."""
+    """All calls of a span by the step they were accepted in, as steps lie from midnight; those without are left out.
+
+    A step is a number of minutes, or of hours.
+    """
     asked = pieces(since, until, rolled(now))
     if step < HOUR:
         asked = [
@@ -201,7 +205,7 @@ def over_time(since: datetime, until: datetime, now: datetime, step: timedelta) 
             for piece in asked
         ]
     found: dict[datetime, Counted] = {}
-    for moment, bucket, calls, failures in rows_of(ALL, asked, by="minute" if step < HOUR else "hour"):
+    for moment, bucket, calls, failures in rows_of(ALL, asked, step=step):
         found.setdefault(moment, Counted()).add(bucket, calls, failures)
     return dict(sorted(found.items()))
 
@@ -217,20 +221,23 @@ def rolled(now: datetime) -> Rolled | None:
     return Rolled(first, last + MINUTE, later_start(now - kept + HOUR, HOUR))  # a run of retention may be under way
 
 
-def rows_of(dimension: str, asked: Iterable[Piece], *, by: str) -> list[tuple[Any, int, int, int]]:
-    """Group, bucket, calls and failures of every piece; `by` says what groups: key, minute or hour."""
+def rows_of(
+    dimension: str, asked: Iterable[Piece], *, step: timedelta | None = None
+) -> list[tuple[Any, int, int, int]]:
+    """Group, bucket, calls and failures of every piece. The group is what the dimension says, or the `step`."""
     rows: list[tuple[Any, int, int, int]] = []
+    binned = f"date_bin('{step.total_seconds():.0f} s', {{}}, 'epoch'::timestamptz)" if step is not None else None
     for piece in asked:
         with connection.cursor() as cursor:
             if piece.source is Source.CALLS:
-                group = dimension or "''" if by == "key" else f"date_trunc('{by}', accepted_at)"
+                group = binned.format("accepted_at") if binned else dimension or "''"
                 cursor.execute(
                     f"SELECT {group}, bucket, count(*), count(*) FILTER (WHERE failed) FROM ({CALLS}) AS ended"
                     " GROUP BY 1, 2",
                     span_of(piece.since, piece.until),
                 )
             else:
-                group = "key" if by == "key" else f"date_trunc('{by}', since)"
+                group = binned.format("since") if binned else "key"
                 cursor.execute(
                     f"SELECT {group}, bucket, sum(n), sum(failed) FROM receipts_callcount,"
                     " unnest(buckets, counts, failures) AS b(bucket, n, failed)"
@@ -239,3 +246,46 @@ def rows_of(dimension: str, asked: Iterable[Piece], *, by: str) -> list[tuple[An
                 )
             rows += cursor.fetchall()
     return rows
+
+
+# --- Failures --------------------------------------------------------------------------------------------------------
+
+UNSUCCESSFUL = ("failed", "timed_out", "rejected", "cancelled")
+FAILURES_LOOKED_AT = 1000
+"""The newest of each status: an index finds them, however many there are."""
+FAILURES = " UNION ALL ".join(
+    f"(SELECT id, trace_id, status, error, service_id, capability FROM calls"
+    f" WHERE status = '{status}' AND id >= %(low)s AND mirror_of IS NULL ORDER BY id DESC LIMIT {FAILURES_LOOKED_AT})"
+    for status in UNSUCCESSFUL
+)
+CAUSES = f"""
+SELECT status, coalesce(error::json->>'code', ''), service_id, capability, count(*),
+    (array_agg(id ORDER BY id DESC))[1], (array_agg(trace_id ORDER BY id DESC))[1]
+FROM ({FAILURES}) AS failed GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC, 6 DESC LIMIT %(shown)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Calls that did not succeed for one reason at one place, among the newest of a span."""
+
+    status: str
+    code: str
+    service_id: str | None
+    """None: no node had taken them."""
+    capability: str
+    calls: int
+    last_call_id: UUID
+    last_trace_id: str
+
+    @property
+    def are_more(self) -> bool:
+        """Whether there may be more than were looked at."""
+        return self.calls >= FAILURES_LOOKED_AT
+
+
+def causes(since: datetime, *, shown: int) -> list[Cause]:
+    """Why calls accepted since then did not succeed, the most frequent first."""
+    with connection.cursor() as cursor:
+        cursor.execute(CAUSES, {"low": lowest_id(since), "shown": shown})
+        return [Cause(*row) for row in cursor.fetchall()]

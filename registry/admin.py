@@ -789,7 +789,7 @@ def audit_rows(events: Iterable[AuditEvent]) -> list[dict[str, Any]]:
     return [
         {
             "at": moment(event.at),
-            "actor": event.actor,
+            "actor": said(event.actor),
             "action": label(AUDIT_ACTION, event.action),
             "target": event.target,
             "detail": detail_words(event.detail),
@@ -867,7 +867,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
 
     @display(description=gettext_lazy("who"))
     def who(self, event: AuditEvent) -> str:
-        return event.actor
+        return said(event.actor)
 
     @display(description=gettext_lazy("action"))
     def did(self, event: AuditEvent) -> str:
@@ -883,7 +883,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
             "facts": facts(
                 {
                     _("When"): exactly(obj.at),
-                    _("Who"): obj.actor,
+                    _("Who"): said(obj.actor),
                     _("Action"): label(AUDIT_ACTION, obj.action),
                     _("Target"): obj.target,
                 }

@@ -60,10 +60,14 @@ def set_admin_state(node: Node, state: AdminState, now: datetime) -> None:
         node.admin_state, node.admin_state_since = state, now
 
 
-def remember(node: Node, now: datetime, *, expired: bool = False, evidence: dict[str, Any] | None = None) -> None:
-    """Add the node's visible status to its history."""
+def remember(
+    node: Node, now: datetime, *, expired: bool = False, evidence: dict[str, Any] | None = None, version: str = ""
+) -> None:
+    """Add the node's visible status to its history; `version` where a declaration is what has happened."""
     status = visible_status(Health(node.health), node.health_reason, AdminState(node.admin_state), expired=expired)
-    StatusChange.objects.create(node=node, at=now, status=status.name, reason=status.reason, evidence=evidence)
+    StatusChange.objects.create(
+        node=node, at=now, status=status.name, reason=status.reason, evidence=evidence, version=version
+    )
 
 
 def probe_at_once(node_pk: int) -> None:

@@ -163,6 +163,8 @@ class StatusChange(models.Model):
     status = models.CharField(_("status"), max_length=16)
     reason = models.TextField(_("reason"), blank=True, default="")
     evidence = models.JSONField(_("evidence"), null=True)
+    version = models.CharField(_("version"), max_length=64, blank=True, default="", db_default="")
+    """What the node declared, where a declaration was what happened; pages mark such moments as deployments."""
 
     class Meta:
         verbose_name = _("status change")

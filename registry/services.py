@@ -76,6 +76,7 @@ def register_node(service_id: str, node_id: str, body: NodeBody, *, by: Key) -> 
         created = inserted or node.deleted_at is not None
         gone = created or lease is None or lease.expired
         moved = gone or (node.address, node.endpoints) != (address, fields["endpoints"])
+        renewed = moved or node.version != body.version
         changed = moved or node.drain_until is not None or node.declaration_hash != fields["declaration_hash"]
         if moved:
             set_health(node, Health.STARTING, PROBE_PENDING, now)
@@ -85,7 +86,8 @@ def register_node(service_id: str, node_id: str, body: NodeBody, *, by: Key) -> 
         node.lease, _ = NodeLease.objects.update_or_create(node=node, defaults=fresh_lease(node, now))
         if moved:
             probe_at_once(node.pk)
-            remember(node, now)
+        if renewed:
+            remember(node, now, version=body.version)
         if by.service_id != service_id:
             audit(by.caller, "register", str(node), address=address)
         version = changes.bump([node.pk]) if changed else None

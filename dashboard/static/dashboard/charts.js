@@ -45,13 +45,21 @@ export function draw(element, options) {
     chart.setOption(painted(options, element));
   }).observe(element);
   new MutationObserver(redraw).observe(document.documentElement, { attributes: true, attributeFilter: ["class"] });
-  return { set: more => { options = { ...options, ...more }; chart.setOption(painted(more, element)); }, on: (...listen) => chart.on(...listen) };
+  return {
+    set: more => { options = { ...options, ...more }; chart.setOption(painted(more, element)); },
+    replace: others => { options = others; chart.setOption({ animation: false, ...painted(options, element) }, true); },
+    on: (...listen) => chart.on(...listen),
+  };
 }
+
+/** The charts of this page by the id of their options. */
+export const drawn = new Map();
 
 /** Draw every chart within `root`. */
 export function drawAll(root) {
   for (const element of root.querySelectorAll("[data-chart]")) {
-    draw(element, JSON.parse(document.getElementById(element.dataset.chart).textContent));
+    const id = element.dataset.chart;
+    drawn.set(id, draw(element, JSON.parse(document.getElementById(id).textContent)));
   }
 }
 

@@ -141,9 +141,11 @@ def advisories_of_every_kind() -> None:
 # --- Calls -----------------------------------------------------------------------------------------------------------
 
 
-def a_call(number: int = 1, *, receipts: list[tuple[str, Any]] | None = None, **fields: Any) -> Call:
+def a_call(
+    number: int = 1, *, receipts: list[tuple[str, Any]] | None = None, at: datetime | None = None, **fields: Any
+) -> Call:
     """A call of a moment ago, as the journal would have left it, with its receipts."""
-    at = datetime.now(UTC) - timedelta(seconds=60)
+    at = at or datetime.now(UTC) - timedelta(seconds=60)
     given = {
         "id": UUID(int=lowest_id(at).int | 7 << 76 | 2 << 62 | number),
         "trace_id": TRACE,

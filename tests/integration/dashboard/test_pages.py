@@ -81,8 +81,8 @@ def test_nothing_is_shown_to_strangers(client: Client, path: str) -> None:
     assert answer.status_code == 302 and "/admin/login/" in answer["Location"]
 
 
-def test_the_first_page_is_the_list_of_nodes(operator: Client) -> None:
-    assert operator.get("/admin/")["Location"] == "/admin/registry/node/"
+def test_the_first_page_is_the_overview(operator: Client) -> None:
+    assert "<h1>Overview</h1>" in operator.get("/admin/").content.decode()
 
 
 def test_secrets_are_on_no_page(administrator: Client, in_use: None) -> None:
