@@ -27,6 +27,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from dashboard.overview import SPANS
 from receipts import statistics
 from receipts.partitions import lowest_id
 from registry import services
@@ -147,6 +148,13 @@ def main() -> None:
             )
         },
         "admin: a call": get(page, f"{admin}{call}/change/"),
+        **{f"admin: overview, {span}": get(page, "/admin/", span=span) for span in SPANS},
+        "admin: live calls": get(page, "/admin/live/"),
+        "admin: live calls, filtered": get(page, "/admin/live/", capability="cap-rare", status="failed"),
+        "admin: a trace": get(page, f"/admin/traces/{trace}/"),
+        "admin: a wide trace": get(page, f"/admin/traces/{'e' * 32}/"),
+        "admin: calls by cause": get(page, admin, status="failed", code="upstream_error", within="24"),
+        "admin: calls by a cause that none has": get(page, admin, status="failed", code="invalid_output", within="24"),
     }  # fmt: skip
     found = {name: measured(ask) for name, ask in asked.items()}
     print(json.dumps({"counting": counting, "pages": found}))

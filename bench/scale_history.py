@@ -27,6 +27,8 @@ from bench.targets import start_instance
 
 DAY_MS = 24 * 3600 * 1000
 BOUND_MS = 150
+OVERVIEW_BOUND_MS = 300
+"""Of the one page that asks everything."""
 BLOCK = 5000
 CALL_COLUMNS = (
     "id, trace_id, parent_call_id, depth, caller, origin_caller, capability, status, route_id, table_revision,"
@@ -159,7 +161,8 @@ def main() -> int:
     print(f"counting: {found['counting']}")
     good = True
     for name, page in found["pages"].items():
-        met = page["ms"] < BOUND_MS and not page["scans"]
+        bound_ms = OVERVIEW_BOUND_MS if name.startswith("admin: overview") else BOUND_MS
+        met = page["ms"] < bound_ms and not page["scans"]
         good = good and met
         times = f"{page['ms']:8.1f} ms ({page['cpu_ms']:.1f} of CPU, {page['sql_ms']:.1f} of SQL)"
         print(f"{'met   ' if met else 'MISSED'}  {times}  {name}  {', '.join(page['scans'])}")

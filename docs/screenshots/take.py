@@ -80,8 +80,11 @@ async def take_all(home: Path, browser: str, chosen: argparse.Namespace) -> None
             )  # fmt: skip
             colleague = json.loads(made.stdout)
             sample = Sample(session, known["operator_key"], colleague["key"])
+            empty = {"overview.empty": "/admin/", "live.empty": "/admin/live/"}
+            await take_watching(url, browser, known, empty, chosen, {"": (1440, False)})
             await sample.make()
             reviews = await changes_of_every_kind(sample)
+            await take_watching(url, browser, known, await watched(sample), chosen, VARIANTS)
             await take(url, browser, known, sample, chosen)
             await take_reviews(url, browser, colleague, reviews, chosen)
             await sample.leave()
@@ -349,6 +352,61 @@ CONTRACTS = {
 }  # fmt: skip
 
 
+# --- Watching --------------------------------------------------------------------------------------------------------
+
+VARIANTS = {"": (1440, False), ".dark": (1440, True), ".narrow": (360, False)}
+"""What a picture's name ends in → width, and whether it is dark."""
+
+
+async def watched(sample: Sample) -> dict[str, str]:
+    """The pages that show how calls go."""
+
+    async def trace_of(call_id: str) -> str:
+        return str((await sample.ask("GET", f"calls/{call_id}"))["trace_id"])
+
+    return {
+        "overview": "/admin/",
+        "live": "/admin/live/",
+        "waterfall": f"/admin/traces/{await trace_of(sample.trace_call_id)}/",
+        "failure": f"/admin/traces/{await trace_of(sample.failed_call_id)}/",
+    }
+
+
+async def take_watching(
+    url: str,
+    browser: str,
+    known: dict[str, str],
+    pages: dict[str, str],
+    chosen: argparse.Namespace,
+    variants: dict[str, tuple[int, bool]],
+) -> None:
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        for locale, suffix in LANGUAGES.items():
+            for variant, (width, dark) in variants.items():
+                context = await chromium.new_context(
+                    viewport={"width": width, "height": 900}, locale=locale, reduced_motion="reduce",
+                    color_scheme="dark" if dark else "light",
+                )  # fmt: skip
+                page = await context.new_page()
+                page.on("console", lambda message: message.type == "error" and print("browser:", message.text))
+                await page.goto(f"{url}/admin/login/")
+                await page.fill("#id_username", known["admin_username"])
+                await page.fill("#id_password", known["admin_password"])
+                await page.press("#id_password", "Enter")
+                await page.wait_for_url(lambda address: "/login/" not in address)
+                for name, path in pages.items():
+                    await page.goto(url + path)
+                    await page.wait_for_load_state("networkidle")
+                    height = await page.evaluate("Math.min(2400, document.documentElement.scrollHeight)")
+                    await page.set_viewport_size({"width": width, "height": max(900, height)})
+                    await page.wait_for_timeout(300)
+                    save(await page.screenshot(), chosen.folder / f"{name}{suffix}{variant}.png")
+                    await page.set_viewport_size({"width": width, "height": 900})
+                await context.close()
+        await chromium.close()
+
+
 # --- Pictures --------------------------------------------------------------------------------------------------------
 
 
@@ -387,7 +445,7 @@ async def take(url: str, browser: str, known: dict[str, str], sample: Sample, ch
             await page.fill("#id_username", known["admin_username"])
             await page.fill("#id_password", known["admin_password"])
             await page.press("#id_password", "Enter")
-            await page.wait_for_url("**/registry/node/")
+            await page.wait_for_url("**/admin/")
             for name, path in pages.items():
                 await page.goto(url + path)
                 if name == "node":
