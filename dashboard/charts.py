@@ -40,7 +40,8 @@ def throughput(traffic: Traffic, marks: Sequence[Mark]) -> dict[str, Any]:
                 "name": _("not succeeded"),
                 "data": not_well,
                 **coloured("--r-bad"),
-                "areaStyle": {"opacity": 0.5},
+                "lineStyle": {"width": 0},  # else it would lie on the other line where nothing has failed
+                "areaStyle": {"opacity": 0.6},
             },
             *marked(marks),
         ],
@@ -99,7 +100,7 @@ def marked(marks: Iterable[Mark]) -> list[dict[str, Any]]:
     revisions = [(mark, f"r{mark.revision}") for mark in marks if mark.revision is not None]
     deployed = [(mark, mark.title) for mark in marks if mark.revision is None]
     kinds = (
-        (_("table published"), revisions, "--r-warn", True), (_("deployed"), deployed, "--r-soft", len(deployed) <= 3),
+        (_("table published"), revisions, "--r-ink", True), (_("deployed"), deployed, "--r-soft", len(deployed) <= 3),
     )  # fmt: skip
     return [
         {
