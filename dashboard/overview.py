@@ -55,7 +55,7 @@ SPANS = {
     for span in (
         Span("15m", timedelta(minutes=15), MINUTE),
         Span("1h", HOUR, MINUTE),
-        Span("24h", 24 * HOUR, 15 * MINUTE),
+        Span("24h", 24 * HOUR, HOUR),
         Span("7d", 7 * 24 * HOUR, 2 * HOUR),
     )
 }
