@@ -116,6 +116,7 @@ def test_a_storm_is_thinned_out_and_says_so(reach: Instance, signed_in: SignedIn
         page.wait_for_timeout(50)
     expect(page.locator("#live-share")).to_have_text(re.compile(r"showing 1 of \d+"))
     assert page.locator("tr[data-call]").count() <= 200
+    expect(page.locator("#live-share")).to_have_text("")  # when the last of them had their turn
     page.click("#live-pause")
     shown = page.locator("tr[data-call]").count()
     sockets[0].send(many(30, 0))
