@@ -102,6 +102,12 @@ def rows(page: str) -> list[str]:
     return [re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)) for row in found]
 
 
+@pytest.mark.parametrize("written", ["agent_24", "agent_5F24"])
+def test_a_name_may_look_like_an_escaped_one(viewer: Client, written: str) -> None:
+    a_node("agent_24")
+    assert "agent_24" in text(viewer, f"registry/service/{written}/change")
+
+
 def test_nodes_that_need_attention_stand_first(administrator: Client, in_use: None) -> None:
     listed = rows(text(administrator, "registry/node"))
     assert "doc-summarizer/b" in listed[0] and "says it is not ready: gpu" in listed[0]
