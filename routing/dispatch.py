@@ -663,15 +663,18 @@ FROM calls c WHERE c.id = %s
 
 
 def reported_failure(detail: str) -> Outcome:
-    """The Outcome behind an `attempt_failed` receipt that the node itself has posted."""
+    """The Outcome behind an `attempt_failed` receipt."""
     facts = msgspec.json.decode(detail)
     return Outcome(
         Ended(facts["ended"]),
         facts.get("reason", ""),
         error=facts.get("upstream"),
         retryable=facts.get("retryable"),
+        http_status=facts.get("http_status"),
         errors=tuple(facts.get("errors", ())),
         recorded=True,
+        unreached=facts.get("unreached", False),
+        ours=facts.get("ours", False),
     )
 
 
@@ -721,8 +724,14 @@ def reported_fallback(detail: str) -> Fallback:
 
 
 def failure_document(outcome: Outcome) -> dict[str, Any]:
-    """What an `attempt_failed` receipt says; `reported_failure` reads it back."""
+    """What an `attempt_failed` receipt says; `reported_failure` reads back all that decides about a further attempt."""
     facts: dict[str, Any] = {"ended": outcome.ended, "reason": outcome.reason}
+    if outcome.http_status is not None:
+        facts["http_status"] = outcome.http_status
+    if outcome.unreached:
+        facts["unreached"] = True
+    if outcome.ours:
+        facts["ours"] = True
     if outcome.error is not None:
         facts["upstream"] = outcome.error
     if outcome.retryable is not None:

@@ -1,6 +1,7 @@
 """A call that is taken over is the call that was accepted."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +9,20 @@ from typing import Any
 import pytest
 
 from receipts.core.envelope import CallEnvelope
+from receipts.core.journey import Ended, Outcome
 from receipts.core.lifecycle import Kind
 from receipts.core.recovery import Seen, progress_of
 from receipts.core.trace_context import ParentSpan
 from receipts.rows import json_of
 from routing.core.plan import Fallback, after_fallback
-from routing.dispatch import OpenCall, fallback_document, stored_request, told_by_the_database
+from routing.dispatch import (
+    OpenCall,
+    failure_document,
+    fallback_document,
+    reported_failure,
+    stored_request,
+    told_by_the_database,
+)
 from routing.engine import envelope_of, journey_of
 from routing.errors import TakenOver
 from tests.factories import CALL_ID, a_journey, an_envelope
@@ -35,6 +44,24 @@ def test_the_envelope_comes_back_as_it_was() -> None:
     assert {name: getattr(again, name) for name in envelope.__slots__} == {
         name: getattr(envelope, name) for name in envelope.__slots__
     }
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(Ended.NOT_STARTED, "answered 503: busy", http_status=503),
+        Outcome(Ended.NOT_STARTED, "no connection", unreached=True),
+        Outcome(Ended.NOT_STARTED, "the envelope was not sent"),
+        Outcome(Ended.BROKEN, "the reach's process that had forwarded it is gone", ours=True),
+        Outcome(Ended.FAILED, "answered 500", error={"code": "x"}, retryable=True, http_status=500),
+        Outcome(Ended.INVALID_OUTPUT, "not as declared", errors=({"path": "$.a", "message": "is not text"},)),
+    ],
+)
+def test_so_does_how_an_attempt_of_it_failed(outcome: Outcome) -> None:
+    """Also what is not told in words: a further attempt is charged to the budget of its service, or is not."""
+    again = reported_failure(json_of(failure_document(outcome)).decode())
+    assert again == replace(outcome, recorded=True)
+    assert again.costs_budget == outcome.costs_budget
 
 
 def test_so_does_how_its_intent_was_read() -> None:
