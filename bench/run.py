@@ -72,7 +72,8 @@ from bench.targets import BODIES, BODY, Rig, Target, start_rig
 from reach_project.embedded import EmbeddedError
 
 WARM_UP_S = 1
-IDLE_S = 3
+IDLE_S = 5
+REST_S = 10  # what the first calls and the start have left to do is done by then
 SETTLE_S = 0.2  # after a load: what it left in flight is finished, and its CPU counted
 SLOW_ROUNDS = 2
 SLOW_LIGHT_S = 3
@@ -186,6 +187,7 @@ def measured(rig: Rig, plan: Sequence[Leg], options: argparse.Namespace) -> tupl
         print_facts(facts)
     for target in rig.targets.values():
         measure_living(target, rig, SOME, WARM_UP_S)
+    time.sleep(REST_S)
     idle = measure_idle(rig, IDLE_S)
     used_before = Use.now()
     found = Findings(measure_all(rig, plan, rounds=options.rounds, seconds=options.seconds), idle, sync_ms=sync_ms)
