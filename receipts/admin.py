@@ -70,7 +70,7 @@ from registry.console import (
 )
 from registry.core.sensitive import HIDDEN, masked, masked_error
 from registry.masking import Masks, masks_of
-from registry.models import AuditEvent, Capability
+from registry.models import AuditEvent, Capability, Node
 from registry.wording import label, said
 
 TONE = {
@@ -99,6 +99,8 @@ ICON = {
     Kind.LATE_RESULT: ("schedule", IDLE),
     Kind.RECOVERED: ("health_and_safety", WARN),
 }
+NODES_TOLD = 5
+"""Of those that could not take a failed call, beside its failure; the others stand in its course."""
 RECEIPTS_SHOWN = 500
 TRACE_CALLS_SHOWN = 200
 NO_MASKS = Masks()
@@ -295,12 +297,13 @@ def shown(call: Call) -> dict[str, Any]:
     error = loaded(call.error)
     if error is not None:
         error = masked_error(masked_error(error, masks.payload, root="/payload"), masks.output, root="/output")
+    timeline = [step_of(receipt, call.accepted_at, masks) for receipt in receipts]
     return {
         "status": status_badge(call),
         "took": duration(took_ms(call)) if call.ended_at else None,
         "node": node_name(call) if call.node_id else None,
         "node_url": node_url(call),
-        "error": error_shown(error),
+        "error": error_shown(error, nobody_able(timeline)),
         "advice": advice(call, error["code"]) if error else [],
         "facts": call_facts(call, request),
         "payload": pretty(payload),
@@ -308,7 +311,7 @@ def shown(call: Call) -> dict[str, Any]:
         "context": pretty(request["context"]) if request.get("context") else "",
         "curl": as_curl(call, request, payload),
         "is_masked": HIDDEN in json.dumps(payload, ensure_ascii=False),
-        "timeline": [step_of(receipt, call.accepted_at, masks) for receipt in receipts],
+        "timeline": timeline,
         "more_receipts": call.seq - len(receipts),
         "history": audit_rows(AuditEvent.objects.filter(target=str(call.pk)).order_by("-pk")[:AUDIT_ROWS_SHOWN]),
         "callback": callback_shown(call),
@@ -403,8 +406,29 @@ def node_url(call: Call) -> str:
     return reverse("admin:registry_node_changelist") + f"?q={call.node_id}" if call.node_id else ""
 
 
-def error_shown(error: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Why a call failed: the code in words, the sentence, and what the node itself said."""
+def nobody_able(timeline: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Each node and why it could not take the call, where the last choice found none."""
+    last = next((step["why"] for step in reversed(timeline) if step["why"]), None)
+    if last is None or last["has_chosen"]:
+        return []
+    left_out = last["candidates"][:NODES_TOLD]
+    names = [one["node"].split("/") for one in left_out]
+    among = Node.objects.filter(service_id__in=[name[0] for name in names], node_id__in=[name[1] for name in names])
+    pks = {
+        f"{service_id}/{node_id}": pk for pk, service_id, node_id in among.values_list("pk", "service_id", "node_id")
+    }
+    return [
+        {
+            "node": one["node"],
+            "url": reverse("admin:registry_node_change", args=[pks[one["node"]]]) if one["node"] in pks else "",
+            "why": "; ".join(one["reasons"]),
+        }
+        for one in left_out
+    ]
+
+
+def error_shown(error: dict[str, Any] | None, nobody: list[dict[str, str]]) -> dict[str, Any] | None:
+    """Why a call failed: the code in words, the sentence, who could not take it, and what the node itself said."""
     if error is None:
         return None
     return {
@@ -413,6 +437,7 @@ def error_shown(error: dict[str, Any] | None) -> dict[str, Any] | None:
         "detail": said(error.get("detail", "")),
         "unknown": error.get("outcome_unknown", False),
         "errors": error.get("errors", []),
+        "nobody": nobody,
         "upstream": pretty(error["upstream"]) if error.get("upstream") else "",
         "retry_after": duration(error["retry_after_ms"]) if error.get("retry_after_ms") else "",
     }

@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
-from tests.acceptance.agents import NewAgent
+from tests.acceptance.agents import Agent, NewAgent
 from tests.acceptance.instance import Instance
+from tests.bed.process import wait_until
 from tests.browser.conftest import PATIENCE_MS, SignedIn
 from tests.fakes import Behaviour, answers, breaks, fails, says, waits_for, works
 
@@ -178,7 +180,13 @@ FAILURES: dict[str, tuple[Behaviour, dict[str, Any], dict[str, str]]] = {
         {"en-GB": "had not answered by the deadline", "zh-CN": "到截止时间仍未回应"},
     ),
     "it breaks off": (breaks(), {}, {"en-GB": "the connection broke", "zh-CN": "连接"}),
+    "it takes all and knows little": (
+        fails(422, "not_mine", "this is no report"),
+        {},
+        {"en-GB": "this is no report", "zh-CN": "this is no report"},
+    ),
 }
+OFFERED: dict[str, dict[str, Any]] = {"it takes all and knows little": {"input": {}}}
 """What the article's incidents leave behind where no other node can help: a node, how it is asked, and what is told."""
 WORDS = {"en-GB": ("What to try", "here it began"), "zh-CN": ("可以尝试", "由此开始")}
 
@@ -188,8 +196,8 @@ def test_the_cause_of_a_failed_call_is_three_clicks_away(
     reach: Instance, new_agent: NewAgent, signed_in: SignedIn, language: str
 ) -> None:
     page = signed_in("vera", "viewer", language=language)
-    for behave, asked, told in FAILURES.values():
-        agent = new_agent(behave)
+    for incident, (behave, asked, told) in FAILURES.items():
+        agent = new_agent(behave, **OFFERED.get(incident, {}))
         assert agent.call(**asked).status >= 500
         page.goto(f"{reach.url}/admin/")
         page.click(f'#newest a:text-is("{agent.capability}")')  # the first click; the other two are not needed
@@ -197,6 +205,39 @@ def test_the_cause_of_a_failed_call_is_three_clicks_away(
         expect(page.locator("#failure")).to_contain_text(told[language])
         expect(page.locator("#failure")).to_contain_text(WORDS[language][0])
         expect(page.locator("#waterfall")).to_contain_text(WORDS[language][1])
+
+
+def opens_its_breaker(agent: Agent) -> None:
+    """What a storm of retries ends in."""
+    wait_until(lambda: agent.call().json["code"] != "upstream_error", "its breaker is open")
+
+
+def says_it_is_not_ready(agent: Agent) -> None:
+    agent.node.ready = {"ready": False, "reason": "no model is loaded"}
+    wait_until(lambda: not agent.is_known_to(agent.reach), "it counts as not ready")
+
+
+NOBODY: dict[str, tuple[Callable[[Agent], None], dict[str, str]]] = {
+    "its breaker is open": (opens_its_breaker, {"en-GB": "breaker is open", "zh-CN": "熔断器已打开"}),
+    "it is not ready": (says_it_is_not_ready, {"en-GB": "no model is loaded", "zh-CN": "no model is loaded"}),
+}
+
+
+@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("incident", NOBODY)
+def test_why_nobody_took_a_call_is_three_clicks_away(
+    reach: Instance, new_agent: NewAgent, signed_in: SignedIn, incident: str, language: str
+) -> None:
+    page = signed_in("vera", "viewer", language=language)
+    befalls, told = NOBODY[incident]
+    agent = new_agent(fails(500))
+    befalls(agent)
+    assert agent.call().status == 503
+    page.goto(f"{reach.url}/admin/")
+    page.click(f'#newest a:text-is("{agent.capability}") >> nth=0')
+    expect(page.locator("#failure")).to_contain_text(WORDS[language][0])
+    page.click(f'#failure a:text-is("{agent.service_id}/{agent.node_id}")')
+    expect(page.locator("#content")).to_contain_text(told[language])
 
 
 def test_from_a_cause_by_its_list_to_one_of_its_calls(
