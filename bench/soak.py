@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -114,6 +115,19 @@ async def call(ports: list[int], key: str, rate: float, over: threading.Event, s
         caller.transport.close()
 
 
+@contextmanager
+def steady_calls(ports: list[int], key: str, rate: float) -> Iterator[Counter[int]]:
+    """Have so many calls a second asked meanwhile; yields the answers so far, by status (0: a connection was lost)."""
+    over, statuses = threading.Event(), Counter[int]()
+    work = threading.Thread(target=lambda: uvloop.run(call(ports, key, rate, over, statuses)), daemon=True)
+    work.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        work.join(5)
+
+
 def private_mib(pid: int) -> float:
     return psutil.Process(pid).memory_full_info().uss / 2**20
 
@@ -179,17 +193,9 @@ def main() -> int:
                 wanted = {"service_id": "bench-caller", "scopes": ["dispatch"]}
                 key = reach.request("POST", "/api/v1/keys", wanted, key=reach.key).json["key"]
                 time.sleep(3)
-                over, statuses = threading.Event(), Counter[int]()
                 ports = [dispatcher.port for dispatcher in reach.dispatchers]
-                work = threading.Thread(
-                    target=lambda: uvloop.run(call(ports, key, options.rate, over, statuses)), daemon=True
-                )
-                work.start()
-                try:
+                with steady_calls(ports, key, options.rate) as statuses:
                     fine = watch(reach, options.minutes, options.rate, statuses)
-                finally:
-                    over.set()
-                    work.join(5)
         finally:
             reach.remove()
     return 0 if fine else 1
