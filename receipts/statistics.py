@@ -6,7 +6,7 @@ calls are still open is counted again when they have ended. Mirrored copies do n
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,6 +32,17 @@ from receipts.partitions import lowest_id, moment_of
 DIMENSIONS = ("service_id", "capability", "route_id", "caller", "node_id")
 ALL = ""
 """The dimension of all calls together; it has the one key ''."""
+NODE = "node"
+"""The dimension of nodes by their whole name, service/node; without one: calls that never reached a node."""
+PAIR, USE, CAUSE = "pair", "use", "cause"
+"""Dimensions of several parts, one after the other in the key: who took calls of whom (service, caller), what was asked
+for by whom (capability, caller), and why calls failed (problem code, capability, service): of those that failed only.
+
+Each is small by itself. One of all parts would have as many groups as the product of theirs.
+"""
+STORED = (*DIMENSIONS, NODE, PAIR, USE, CAUSE)
+BETWEEN = "\t"
+"""Stands between the parts of a key; no name can hold it."""
 GRACE = timedelta(seconds=10)
 """A minute is counted so long after its end: what was accepted in it has been committed, or refused."""
 SKEW = timedelta(minutes=1)
@@ -49,7 +60,10 @@ END
 """
 CALLS = f"""
 SELECT accepted_at, service_id, capability, route_id, caller, node_id, status <> 'succeeded' AS failed,
-    {BUCKET} AS bucket
+    {BUCKET} AS bucket, service_id || '/' || node_id AS node,
+    concat(service_id, E'\\t', caller) AS pair, concat(capability, E'\\t', caller) AS use,
+    CASE WHEN status <> 'succeeded'
+        THEN concat(coalesce(error::json ->> 'code', status), E'\\t', capability, E'\\t', service_id) END AS cause
 FROM calls
 WHERE ended_at IS NOT NULL AND mirror_of IS NULL AND id >= %(low)s AND id < %(high)s
     AND accepted_at >= %(since)s AND accepted_at < %(until)s
@@ -58,7 +72,8 @@ COUNT_MINUTES = f"""
 WITH ended AS ({CALLS}), parted AS (
     SELECT date_trunc('minute', accepted_at) AS since, d.dimension, coalesce(d.key, '') AS key, bucket, count(*) AS n,
         count(*) FILTER (WHERE failed) AS failed
-    FROM ended, LATERAL (VALUES ('', ''), {", ".join(f"('{name}', {name})" for name in DIMENSIONS)}) d(dimension, key)
+    FROM ended, LATERAL (VALUES ('', ''), {", ".join(f"('{name}', {name})" for name in STORED)}) d(dimension, key)
+    WHERE d.dimension <> '{CAUSE}' OR failed
     GROUP BY 1, 2, 3, 4
 )
 INSERT INTO receipts_callcount (span_s, dimension, since, key, buckets, counts, failures)
@@ -184,19 +199,26 @@ class Counted:
         return percentile_ms(self.buckets, share)
 
 
-def counted(dimension: str, since: datetime, until: datetime, now: datetime) -> dict[str | None, Counted]:
-    """Calls accepted in a span and ended since, by what one of `DIMENSIONS` (or `ALL`) says of them: most first."""
+def counted(
+    dimension: str, since: datetime, until: datetime, now: datetime, *, keys: Collection[str] | None = None
+) -> dict[str | None, Counted]:
+    """Calls accepted in a span and ended since, by what one of `STORED` (or `ALL`) says of them: most first.
+
+    With `keys` those groups alone.
+    """
     found: dict[str | None, Counted] = {}
-    for key, bucket, calls, failures in rows_of(dimension, pieces(since, until, rolled(now))):
+    for key, bucket, calls, failures in rows_of(dimension, pieces(since, until, rolled(now)), keys=keys):
         found.setdefault(key or None, Counted()).add(bucket, calls, failures)
     ordered = sorted(found.items(), key=lambda row: (-row[1].calls, row[0] or ""))
     return dict(ordered[:GROUPS_SHOWN])
 
 
-def over_time(since: datetime, until: datetime, now: datetime, step: timedelta) -> dict[datetime, Counted]:
-    """All calls of a span by the step they were accepted in, as steps lie from midnight; those without are left out.
+def over_time(
+    since: datetime, until: datetime, now: datetime, step: timedelta, *, dimension: str = ALL, key: str = ""
+) -> dict[datetime, Counted]:
+    """Calls of a span by the step they were accepted in, as steps lie from midnight; those without are left out.
 
-    A step is a number of minutes, or of hours.
+    A step is a number of minutes, or of hours. All calls, or those of one group.
     """
     asked = pieces(since, until, rolled(now))
     if step < HOUR:
@@ -205,9 +227,55 @@ def over_time(since: datetime, until: datetime, now: datetime, step: timedelta) 
             for piece in asked
         ]
     found: dict[datetime, Counted] = {}
-    for moment, bucket, calls, failures in rows_of(ALL, asked, step=step):
+    for moment, bucket, calls, failures in rows_of(
+        dimension, asked, step=step, keys=None if dimension == ALL else [key]
+    ):
         found.setdefault(moment, Counted()).add(bucket, calls, failures)
     return dict(sorted(found.items()))
+
+
+@dataclass(slots=True)
+class Told:
+    """The calls of one group, and when the newest began: at the latest, where it is known to the hour."""
+
+    calls: int
+    failures: int
+    newest: datetime
+
+
+def told(
+    dimension: str, since: datetime, until: datetime, now: datetime, *, first: str | None = None
+) -> dict[tuple[str, ...], Told]:
+    """All groups of a dimension of several parts, by these, without regard to durations; or those with this first part.
+
+    The cost goes by the groups of each hour, not by the calls.
+    """
+    only: dict[str, Any] = {"beginning": None if first is None else first + BETWEEN}
+    chosen = "" if first is None else " AND starts_with({}, %(beginning)s)"
+    found: dict[str, Told] = {}
+    for piece in pieces(since, until, rolled(now)):
+        with connection.cursor() as cursor:
+            if piece.source is Source.CALLS:
+                cursor.execute(
+                    f"SELECT {dimension}, count(*), count(*) FILTER (WHERE failed), max(accepted_at)"
+                    f" FROM ({CALLS}) AS ended WHERE {dimension} IS NOT NULL{chosen.format(dimension)} GROUP BY 1",
+                    span_of(piece.since, piece.until) | only,
+                )
+            else:
+                span: dict[str, Any] = {"span_s": piece.source.value, "since": piece.since, "until": piece.until}
+                cursor.execute(
+                    "SELECT key, sum((SELECT sum(n) FROM unnest(counts) AS n)),"
+                    " sum((SELECT sum(n) FROM unnest(failures) AS n)), max(since) + make_interval(secs => %(span_s)s)"
+                    " FROM receipts_callcount WHERE span_s = %(span_s)s AND dimension = %(dimension)s"
+                    f" AND since >= %(since)s AND since < %(until)s{chosen.format('key')} GROUP BY 1",
+                    span | {"dimension": dimension} | only,
+                )
+            for key, calls, failures, newest in cursor.fetchall():
+                group = found.setdefault(key, Told(0, 0, newest))
+                group.calls += int(calls)
+                group.failures += int(failures)
+                group.newest = max(group.newest, newest)
+    return {tuple(key.split(BETWEEN)): group for key, group in found.items()}
 
 
 def rolled(now: datetime) -> Rolled | None:
@@ -222,27 +290,35 @@ def rolled(now: datetime) -> Rolled | None:
 
 
 def rows_of(
-    dimension: str, asked: Iterable[Piece], *, step: timedelta | None = None
+    dimension: str, asked: Iterable[Piece], *, step: timedelta | None = None, keys: Collection[str] | None = None
 ) -> list[tuple[Any, int, int, int]]:
-    """Group, bucket, calls and failures of every piece. The group is what the dimension says, or the `step`."""
+    """Group, bucket, calls and failures of every piece. The group is what the dimension says, or the `step`.
+
+    With `keys` those groups of the dimension alone.
+    """
     rows: list[tuple[Any, int, int, int]] = []
     binned = f"date_bin('{step.total_seconds():.0f} s', {{}}, 'epoch'::timestamptz)" if step is not None else None
+    only: dict[str, Any] = {"keys": None if keys is None else list(keys)}
     for piece in asked:
         with connection.cursor() as cursor:
             if piece.source is Source.CALLS:
                 group = binned.format("accepted_at") if binned else dimension or "''"
+                chosen = "" if keys is None else f" WHERE {dimension} = ANY(%(keys)s)"
                 cursor.execute(
                     f"SELECT {group}, bucket, count(*), count(*) FILTER (WHERE failed) FROM ({CALLS}) AS ended"
-                    " GROUP BY 1, 2",
-                    span_of(piece.since, piece.until),
+                    f"{chosen} GROUP BY 1, 2",
+                    span_of(piece.since, piece.until) | only,
                 )
             else:
                 group = binned.format("since") if binned else "key"
+                chosen = "" if keys is None else " AND key = ANY(%(keys)s)"
+                span: dict[str, Any] = {"span_s": piece.source.value, "since": piece.since, "until": piece.until}
                 cursor.execute(
                     f"SELECT {group}, bucket, sum(n), sum(failed) FROM receipts_callcount,"
                     " unnest(buckets, counts, failures) AS b(bucket, n, failed)"
-                    " WHERE span_s = %s AND dimension = %s AND since >= %s AND since < %s GROUP BY 1, 2",
-                    [piece.source.value, dimension, piece.since, piece.until],
+                    " WHERE span_s = %(span_s)s AND dimension = %(dimension)s"
+                    f" AND since >= %(since)s AND since < %(until)s{chosen} GROUP BY 1, 2",
+                    span | {"dimension": dimension} | only,
                 )
             rows += cursor.fetchall()
     return rows

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from receipts import statistics
 from receipts.core.counting import HOUR, MINUTE
 from receipts.models import CallCount, CountedMinute
-from receipts.statistics import Counted, counted, over_time, roll_up
+from receipts.statistics import CAUSE, PAIR, USE, Counted, Told, counted, over_time, roll_up, told
 
 pytestmark = pytest.mark.django_db
 NOON = datetime(2020, 2, 3, 12, 0, tzinfo=UTC)  # nobody else's calls lie there
@@ -38,12 +38,16 @@ def a_history(stored_call: Store) -> None:
 def test_what_is_counted_is_what_the_calls_say(stored_call: Store):
     a_history(stored_call)
     span = (NOON - 13 * MINUTE, NOW - timedelta(seconds=21))
-    asked = [(name, *span, NOW) for name in (*statistics.DIMENSIONS, statistics.ALL)]
+    asked = [(name, *span, NOW) for name in (*statistics.DIMENSIONS, statistics.NODE, statistics.ALL)]
+    parts = [told(name, *span, NOW) for name in (PAIR, USE, CAUSE)]
+    node_course = over_time(*span, NOW, HOUR, dimension="node", key="service-1/n1")
     by_calls = [plain(counted(*one)) for one in asked]
     steps = [plain(over_time(*span, NOW, step)) for step in (MINUTE, HOUR)]
     assert roll_up(NOW) >= 170
     assert [plain(counted(*one)) for one in asked] == by_calls
     assert [plain(over_time(*span, NOW, step)) for step in (MINUTE, HOUR)] == steps
+    assert [counts(told(name, *span, NOW)) for name in (PAIR, USE, CAUSE)] == [counts(part) for part in parts]
+    assert plain(over_time(*span, NOW, HOUR, dimension="node", key="service-1/n1")) == plain(node_course)
     assert [len(step) for step in steps] == [26, 3]
     assert sum(calls for calls, _failures, _buckets in by_calls[0].values()) > 50
     assert None in by_calls[0], "a call that nobody took"
@@ -105,3 +109,35 @@ def test_old_counts_go(stored_call: Store, settings: Any):
     gone = retention.forget(NOW + timedelta(days=31)).deleted
     assert gone["statistics"] and gone["counted_minutes"]
     assert (CallCount.objects.count(), CountedMinute.objects.count()) == (0, 0)
+
+
+def test_groups_that_are_asked_for_are_told_alone(stored_call: Store):
+    a_history(stored_call)
+    everybody = counted("capability", NOON, NOW, NOW)
+    assert plain(counted("capability", NOON, NOW, NOW, keys=["task_1", "nobody"])) == {
+        "task_1": plain(everybody)["task_1"]
+    }
+    roll_up(NOW)
+    assert plain(counted("capability", NOON, NOW, NOW, keys=["task_1"]))["task_1"] == plain(everybody)["task_1"]
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_it_is_told_who_called_what_of_whom_and_why_it_failed(stored_call: Store, is_counted: bool):
+    error = '{"code": "upstream_error", "detail": "d"}'
+    for second in (1, 2, 3):
+        stored_call(at=NOON + timedelta(seconds=second), caller="a", capability="x", service_id="s")
+    stored_call(at=NOON + MINUTE, caller="a", capability="x", service_id="s", status="failed", error=error)
+    stored_call(at=NOON + 2 * MINUTE, caller="user:olga", capability="y", service_id=None, status="rejected")
+    if is_counted:
+        roll_up(NOON + 10 * MINUTE)
+    span = (NOON, NOON + 10 * MINUTE, NOON + 10 * MINUTE)
+    assert counts(told(PAIR, *span)) == {("s", "a"): (4, 1), ("", "user:olga"): (1, 1)}
+    assert counts(told(USE, *span)) == {("x", "a"): (4, 1), ("y", "user:olga"): (1, 1)}
+    causes = told(CAUSE, *span)
+    assert counts(causes) == {("upstream_error", "x", "s"): (1, 1), ("rejected", "y", ""): (1, 1)}
+    assert counts(told(PAIR, *span, first="s")) == {("s", "a"): (4, 1)}
+    assert NOON + MINUTE <= causes["upstream_error", "x", "s"].newest <= NOON + 2 * MINUTE
+
+
+def counts(found: dict[tuple[str, ...], Told]) -> dict[tuple[str, ...], tuple[int, int]]:
+    return {group: (each.calls, each.failures) for group, each in found.items()}
