@@ -17,6 +17,7 @@ from typing import Any
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "reach_project.settings")
 
 import django
+import msgspec
 
 django.setup()
 
@@ -31,7 +32,9 @@ from dashboard.overview import SPANS
 from receipts import statistics
 from receipts.partitions import lowest_id
 from registry import services
+from registry.auth import SCOPES, Key
 from registry.http import encode_cursor
+from registry.serializers import NodeBody
 
 ASKED = 7
 SCANS = re.compile(r"Seq Scan on ((?:receipts|calls)_p\w+)")
@@ -59,6 +62,25 @@ def roll_up() -> dict[str, float]:
     with connection.cursor() as cursor:
         statistics.count(cursor, last, last + statistics.MINUTE)
     return {"minutes": minutes, "history_s": took_s, "one_minute_ms": (time.monotonic() - began) * 1e3}
+
+
+def fleet() -> int:
+    """The services of the history with five nodes each, every one with a status that changed each minute of a day; the
+    primary key of one."""
+    key = Key("bench", None, None, "bench", frozenset(SCOPES))
+    for service in range(20):
+        for number in range(5):
+            capabilities = [{"name": f"cap-{(service + n) % 25}", "input": {"type": "object"}} for n in range(3)]
+            body = {"address": "http://127.0.0.1:1", "capabilities": capabilities, "lease_ttl_s": 3600}
+            services.register_node(f"service-{service}", f"n{number}", msgspec.convert(body, NodeBody), by=key)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO registry_statuschange (node_id, at, status, reason)"
+            " SELECT n.id, now() - m * interval '1 min', CASE WHEN mod(m, 2) = 0 THEN 'ready' ELSE 'suspect' END, ''"
+            " FROM registry_node n, generate_series(1440, 1, -1) AS m"
+        )
+        cursor.execute("ANALYZE registry_statuschange")
+    return one("SELECT id FROM registry_node WHERE service_id = 'service-1' AND node_id = 'n1'")
 
 
 def measured(ask: Callable[[], Any]) -> dict[str, Any]:
@@ -117,6 +139,9 @@ def main() -> None:
     trace = one("SELECT trace_id FROM calls WHERE parent_call_id IS NOT NULL ORDER BY id DESC OFFSET 1000 LIMIT 1")
     call = one("SELECT id FROM calls ORDER BY id DESC OFFSET 70000 LIMIT 1")
     label = one("SELECT labels->>'tenant' FROM calls WHERE labels IS NOT NULL ORDER BY id DESC OFFSET 5000 LIMIT 1")
+    node = fleet()
+    cause = json.dumps(["upstream_error", "cap-1", "service-1"])
+    no_cause = json.dumps(["upstream_error", "cap-rare", "service-0"])
     ago = {hours: (now - timedelta(hours=hours)).isoformat() for hours in (1, 2, 12, 24)}
     calls, admin = "/api/v1/calls", "/admin/receipts/call/"
     asked = {
@@ -161,6 +186,28 @@ def main() -> None:
         "admin: a wide trace": get(page, f"/admin/traces/{'e' * 32}/"),
         "admin: calls by cause": get(page, admin, status="failed", code="upstream_error", within="24"),
         "admin: calls by a cause that none has": get(page, admin, status="failed", code="invalid_output", within="24"),
+        **{
+            f"console: {name}": get(page, f"/admin/{path}", **query)
+            for name, path, query in (
+                ("nodes", "registry/node/", {}),
+                ("a node", f"registry/node/{node}/change/", {}),
+                ("services", "registry/service/", {}),
+                ("a service", "registry/service/service-1/change/", {}),
+                ("capabilities", "registry/capability/", {}),
+                ("capabilities, sumary", "registry/capability/", {"q": "sumary"}),
+                ("a capability", "registry/capability/cap-1/change/", {}),
+                ("try it", "try/cap-1/", {}),
+                ("topology, 15 min", "topology/", {"span": "15"}),
+                ("topology, a day", "topology/", {"span": "1440", "most": "2000"}),
+                ("topology, a week", "topology/", {"span": "10080"}),
+                ("dead letters, an hour", "dead-letters/", {"span": "1"}),
+                ("dead letters, a week", "dead-letters/", {"span": "168"}),
+                ("dead letters, one cause", "dead-letters/again/", {"cause": cause, "span": "168"}),
+                ("dead letters, none of them", "dead-letters/again/", {"cause": no_cause, "span": "168"}),
+                ("advisories", "routing/advisory/", {}),
+                ("audit log", "registry/auditevent/", {}),
+            )
+        },
     }  # fmt: skip
     found = {name: measured(ask) for name, ask in asked.items()}
     print(json.dumps({"counting": counting, "pages": found}))

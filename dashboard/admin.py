@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+import dashboard.registry_pages  # noqa: F401  registers its pages
 from registry.audit import audit
 from registry.console import actor
 

@@ -348,7 +348,7 @@ def waiting_changes() -> list[RouteChange]:
 
 
 def standing_advisories() -> list[Advisory]:
-    return list(Advisory.objects.filter(resolved_at=None).order_by("-last_seen_at")[:SHOWN])
+    return list(Advisory.objects.filter(resolved_at=None, acknowledged_at=None).order_by("-last_seen_at")[:SHOWN])
 
 
 # --- All of it -------------------------------------------------------------------------------------------------------

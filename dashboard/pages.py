@@ -205,7 +205,7 @@ def cause_shown(cause: Cause, span: str) -> dict[str, Any]:
 
 def call_shown(call: Call) -> dict[str, Any]:
     return {
-        "url": reverse("trace", args=[call.trace_id]) + f"?call={call.pk}",
+        "url": traces.call_url(call.trace_id, call.pk),
         "capability": call.capability,
         "caller": call.caller,
         "node": node_name(call),
@@ -362,7 +362,7 @@ def live_row(call: Call) -> dict[str, Any]:
     return {
         "call_id": str(call.pk),
         "seq": call.seq,
-        "url": reverse("trace", args=[call.trace_id]) + f"?call={call.pk}",
+        "url": traces.call_url(call.trace_id, call.pk),
         "time": f"{call.accepted_at:%H:%M:%S}.{call.accepted_at.microsecond // 1000:03d}",
         "words": label(CALL_STATUS, call.status),
         "tone": CALL_TONE[CallStatus(call.status)],

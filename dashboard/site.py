@@ -30,6 +30,11 @@ def link(title: Any, icon: str, model: str, permission: str) -> dict[str, Any]:
     }
 
 
+def page(title: Any, icon: str, name: str, permission: str) -> dict[str, Any]:
+    """A page that belongs to no model."""
+    return {"title": title, "icon": icon, "link": reverse_lazy(name), "permission": may(permission)}
+
+
 def at_route_changes(request: HttpRequest) -> bool:
     """The inbox lies below the changes, and has an entry of its own."""
     changes, inbox = reverse("admin:routing_routechange_changelist"), reverse("admin:routing_routechange_inbox")
@@ -71,7 +76,10 @@ UNFOLD: dict[str, Any] = {
     "SHOW_VIEW_ON_SITE": False,
     "ENVIRONMENT": "dashboard.site.environment",
     "SCRIPTS": [lambda _request: labels()],
-    "STYLES": [lambda _request: static("dashboard/admin.css")],
+    "STYLES": [
+        lambda _request: static("dashboard/admin.css"),
+        lambda _request: static("dashboard/traffic.css"),
+    ],
     "COLORS": {"primary": TEAL, "base": SLATE},
     "SIDEBAR": {
         "show_search": False,
@@ -100,7 +108,11 @@ UNFOLD: dict[str, Any] = {
             {
                 "title": _("Traffic"),
                 "separator": True,
-                "items": [link(_("Calls"), "swap_calls", "receipts_call", "receipts.view_call")],
+                "items": [
+                    link(_("Calls"), "swap_calls", "receipts_call", "receipts.view_call"),
+                    page(_("Topology"), "hub", "topology", "receipts.view_call"),
+                    page(_("Dead letters"), "mail_off", "dead-letters", "receipts.view_call"),
+                ],
             },
             {
                 "title": _("Routing"),

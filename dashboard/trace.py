@@ -163,6 +163,11 @@ def moves(calls: Mapping[UUID, Call]) -> dict[UUID, list[Moved]]:
     return found
 
 
+def call_url(trace_id: str, call_id: UUID) -> str:
+    """A call within its trace."""
+    return f"{reverse('trace', args=[trace_id])}?call={call_id}"
+
+
 def row(
     call: Call, hop: Hop, depth: int, moved: Sequence[Moved], placed: Placed, chosen_id: UUID, cause_id: UUID | None
 ) -> Row:

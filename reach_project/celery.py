@@ -182,6 +182,7 @@ def schedule(sender: Celery, **_: object) -> None:
             every("routing.analyse_changes", settings.REACH_REVIEW_INTERVAL_S),
             every("routing.watch_changes", settings.REACH_REVIEW_INTERVAL_S),
             every("routing.advise", settings.REACH_ADVISE_INTERVAL_S),
+            every("receipts.redispatch_in_bulk", 1.0),
             every("receipts.roll_up", settings.REACH_STATISTICS_INTERVAL_S),
             every("receipts.maintain_partitions", 600.0),
             every("receipts.forget_what_is_old", 600.0),

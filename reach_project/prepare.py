@@ -154,6 +154,7 @@ def migrate(say: Say) -> None:
     if plan := executor.migration_plan(executor.loader.graph.leaf_nodes()):
         say(f"Applying {len(plan)} migrations …")
         call_command("migrate", interactive=False, verbosity=0)
+        services.ensure_groups()  # a release may let a group do more
 
 
 # --- Credentials -----------------------------------------------------------------------------------------------------

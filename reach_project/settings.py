@@ -591,6 +591,16 @@ REACH_STATISTICS_INTERVAL_S = limit(
     "REACH_STATISTICS_INTERVAL_S", 15.0, "s", "how often calls are counted; what is newer is counted by who asks"
 )
 
+# --- Failed calls ----------------------------------------------------------------------------------------------------
+
+REACH_REDISPATCH_MOST = limit(
+    "REACH_REDISPATCH_MOST", 1000, "calls", "failed ones that one order does again; more are a storm of their own"
+)
+REACH_REDISPATCH_PER_S = limit(
+    "REACH_REDISPATCH_PER_S", 20, "calls", "of orders, done again each second: what has just recovered is not run over"
+)
+REACH_EXPORT_ROWS = limit("REACH_EXPORT_ROWS", 100_000, "rows", "in one CSV file of the audit log; the newest ones")
+
 # --- Retention -------------------------------------------------------------------------------------------------------
 
 REACH_RETENTION_DAYS = limit(

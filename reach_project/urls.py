@@ -5,7 +5,6 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
-from dashboard.pages import live, overview, trace
 from dashboard.views import installation, static_file_of_another_state
 from reach_project import error_pages, health, metrics
 from reach_project.doctor import examine
@@ -22,9 +21,7 @@ urlpatterns = [
     re_path(r"^static/(?:[0-9a-f]{8}/)?(?P<name>.+)$", static_file_of_another_state),
     path("i18n/", include("django.conf.urls.i18n")),
     path("admin/installation/", admin.site.admin_view(installation), {"examine": examine}, name="installation"),
-    path("admin/", admin.site.admin_view(overview), name="overview"),
-    path("admin/live/", admin.site.admin_view(live), name="live"),
-    path("admin/traces/<str:trace_id>/", admin.site.admin_view(trace), name="trace"),
+    path("admin/", include("dashboard.admin_urls")),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls"), {"state": health.state}),
 ]

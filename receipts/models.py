@@ -147,6 +147,31 @@ class Callback(models.Model):
         return f"{self.call_id} {self.status}"
 
 
+class BulkRedispatch(models.Model):
+    """Failed calls that somebody has ordered to be done again; a worker does so, some each second."""
+
+    by = models.TextField(_("ordered by"))
+    made_at = models.DateTimeField(_("ordered at"))
+    causes = models.JSONField(_("causes"))  # [[code, capability, service]]
+    calls = ArrayField(models.UUIDField())
+    done = models.PositiveIntegerField(_("calls looked at"), default=0)  # of `calls`, from the first on
+    made = ArrayField(models.UUIDField(), default=list)
+    left_out = models.PositiveIntegerField(_("left out"), default=0)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    stopped_by = models.TextField(_("stopped by"), blank=True, default="")
+
+    class Meta:
+        verbose_name = _("order to do calls again")
+        verbose_name_plural = _("orders to do calls again")
+        indexes = [
+            models.Index(fields=["id"], name="bulk_redispatches_open", condition=models.Q(finished_at=None)),
+            models.Index(fields=["made_at"], name="bulk_redispatches_by_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.by}"
+
+
 class IdempotencyKey(models.Model):
     """Which call a caller's key stands for; apart from the calls, whose unique keys must contain the partition key."""
 

@@ -62,3 +62,10 @@ def is_anybody_listening() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT bool_or(role <> 'engine') FROM process_leases WHERE lease_expires_at > now()")
         return cursor.fetchone()[0] is not False
+
+
+def is_any_engine_alive() -> bool:
+    """Whether some worker's engine carries the calls that nobody waits for."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM process_leases WHERE role = 'engine' AND lease_expires_at > now())")
+        return cursor.fetchone()[0]

@@ -6,26 +6,27 @@ from uuid import UUID
 import msgspec
 import uuid_utils.compat as uuids
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 
+from receipts.accepting import accept_waiting
 from receipts.core.envelope import ASYNC_RANKS
 from receipts.core.lifecycle import CallStatus, Kind
 from receipts.errors import CallNotFound, NotAgain
-from receipts.journal import DUE, NOBODY
-from receipts.models import Call, Receipt, WaitingCall
-from receipts.rows import json_of
+from receipts.journal import NOBODY
+from receipts.models import Call, Receipt
 from registry.audit import audit
 from registry.clock import now
 
 
-def redispatch_call(call_id: UUID, *, by: str) -> Call:
+def redispatch_call(call_id: UUID, *, by: str, rank: int | None = None) -> Call:
     """Accept the same request anew, for an engine to place. It is its first caller's again, who gets the callback.
 
-    Parent and trace stay. The parent's deadline does not bind it, nor does the idempotency key stand for it.
+    Parent and trace stay. The parent's deadline does not bind it, nor does the idempotency key stand for it. `rank`
+    says after whom it is placed, where that is not by its urgency.
     Raises CallNotFound, NotAgain (also while another one does it again already).
     """
-    with transaction.atomic(), connection.cursor() as cursor:
+    with transaction.atomic():
         ended = Call.objects.select_for_update().filter(pk=call_id).first()
         if ended is None:
             raise CallNotFound(f"no call {call_id}")
@@ -36,26 +37,10 @@ def redispatch_call(call_id: UUID, *, by: str) -> Call:
         if under_way := done_again(ended).filter(ended_at=None).first():
             raise NotAgain(f"it is being done again already, as call {under_way.pk}", call_id)
         again = same_request(ended)
-        again.save(force_insert=True)
-        told = {
-            "caller": again.caller,
-            "capability": again.capability,
-            "deadline_millis": round(again.deadline.timestamp() * 1000),
-            "redispatch_of": str(call_id),
-            "by": by,
-        }
-        Receipt.objects.create(
-            call_id=again.pk, seq=1, kind=Kind.ACCEPTED, at=again.accepted_at, detail=json_of(told).decode()
-        )
-        WaitingCall.objects.create(
-            call_id=again.pk,
-            capability=again.capability,
-            async_rank=again.async_rank or 0,
-            due_at=again.accepted_at,
-            deadline=again.deadline,
-        )
+        if rank is not None:
+            again.async_rank = rank
+        accept_waiting(again, redispatch_of=str(call_id), by=by)
         audit(by, "redispatch call", str(call_id), again=str(again.pk))
-        cursor.execute("SELECT pg_notify(%s, '')", [DUE])
     return again
 
 

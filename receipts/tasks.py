@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.db import connection
 
-from receipts import retention, statistics
+from receipts import dead_letters, retention, statistics
 from receipts.partitions import ensure_partitions
 
 
@@ -29,6 +29,12 @@ def forget_what_is_old() -> None:
 def roll_up() -> None:
     """Count the calls of the minutes that are over."""
     statistics.roll_up(database_now())
+
+
+@shared_task(name="receipts.redispatch_in_bulk")
+def redispatch_in_bulk() -> None:
+    """Go on with an order to do failed calls again."""
+    dead_letters.carry_on()
 
 
 def database_now() -> datetime:

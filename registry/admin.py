@@ -1,25 +1,32 @@
 """Services, nodes, capabilities, keys and the audit log, for people."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.auth import get_user_model
 from django.contrib.postgres.expressions import ArraySubquery
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Count, Func, OuterRef, Prefetch, Q, QuerySet, Value, When
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.http.response import HttpResponseBase
+from django.urls import path, reverse
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
+from unfold.contrib.filters.admin import RangeDateTimeFilter
 from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from registry import changes, clock, health, services
+from registry.audit import audit
 from registry.auth import session_key
 from registry.console import (
     BAD,
@@ -40,13 +47,16 @@ from registry.console import (
     exactly,
     facts,
     moment,
+    page_url,
     pretty,
     stacked,
     unbroken,
     yes,
 )
+from registry.core import takeover
 from registry.core.node import AdminState
 from registry.errors import ReachError
+from registry.export import audit_csv, csv_response
 from registry.forms import KeyForm, RemoveForm, WeightForm
 from registry.models import (
     ApiKey,
@@ -59,6 +69,7 @@ from registry.models import (
     StatusChange,
 )
 from registry.querysets import NodeQuerySet, able, with_status
+from registry.schema_words import schema_note, schema_rows
 from registry.wording import ADMIN_STATE, AUDIT_ACTION, LEVEL, NODE_STATUS, TIER, label, said
 
 TONE = {
@@ -103,7 +114,7 @@ def names(values: Iterable[str], shown: int = 4) -> str:
 
 @admin.register(Service)
 class ServiceAdmin(ReadOnlyAdmin):
-    list_display = ("service_id", "nodes_ready", "offers", "created")
+    list_display: tuple[str, ...] = ("service_id", "nodes_ready", "offers", "created")
     search_fields = ("service_id",)
     search_help_text = gettext_lazy("Part of a service's name")
     ordering = ("service_id",)
@@ -150,6 +161,7 @@ class ServiceAdmin(ReadOnlyAdmin):
             if request.user.has_perm("registry.view_apikey")
             else None,
             "calls_url": reverse("admin:receipts_call_changelist") + f"?service_id={obj.pk}",
+            "capabilities": [(name, page_url("registry_capability", name)) for name in obj.capability_names],
         }
 
 
@@ -189,7 +201,7 @@ class TagFilter(ChoiceFilter):
 
 @admin.register(Node)
 class NodeAdmin(ReadOnlyAdmin):
-    list_display = ("node", "state", "weight_in_force", "lease_left", "work", "offers", "tag_names")
+    list_display: tuple[str, ...] = ("node", "state", "weight_in_force", "lease_left", "work", "offers", "tag_names")
     list_filter = (StatusFilter, ServiceFilter, TagFilter)
     search_fields = ("service__service_id", "node_id", "address", "version")
     search_help_text = gettext_lazy("Part of a service, node, address or version")
@@ -292,6 +304,8 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @action(description=gettext_lazy("Drain: no new calls, running ones finish"), permissions=["operate"])
     def drain(self, request: HttpRequest, nodes: NodeQuerySet) -> HttpResponse | None:
+        if "confirmed" not in request.POST:
+            return self.asked(request, nodes, Form(), "drain", _("Drain nodes"), _("Drain"))
         done = self.overrule(request, nodes, admin_state=AdminState.DRAINING)
         return self.reported(
             request,
@@ -305,11 +319,15 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @action(description=gettext_lazy("Enable: take calls again"), permissions=["operate"])
     def enable(self, request: HttpRequest, nodes: NodeQuerySet) -> HttpResponse | None:
+        if "confirmed" not in request.POST:
+            return self.asked(request, nodes, Form(), "enable", _("Enable nodes"), _("Enable"))
         done = self.overrule(request, nodes, admin_state=AdminState.ENABLED)
         return self.reported(request, done, ngettext("%(n)s node is enabled.", "%(n)s nodes are enabled.", done))
 
     @action(description=gettext_lazy("Disable: no calls until enabled again"), permissions=["operate"])
     def disable(self, request: HttpRequest, nodes: NodeQuerySet) -> HttpResponse | None:
+        if "confirmed" not in request.POST:
+            return self.asked(request, nodes, Form(), "disable", _("Disable nodes"), _("Disable"))
         done = self.overrule(request, nodes, admin_state=AdminState.DISABLED)
         return self.reported(
             request,
@@ -333,6 +351,9 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @action(description=gettext_lazy("Give weight back to the node"), permissions=["operate"])
     def give_weight_back(self, request: HttpRequest, nodes: NodeQuerySet) -> HttpResponse | None:
+        if "confirmed" not in request.POST:
+            title = _("Give weight back")
+            return self.asked(request, nodes, Form(), "give_weight_back", title, title)
         done = self.overrule(request, nodes, weight=None)
         return self.reported(
             request,
@@ -346,6 +367,8 @@ class NodeAdmin(ReadOnlyAdmin):
 
     @action(description=gettext_lazy("Probe now"), permissions=["operate"])
     def probe_now(self, request: HttpRequest, nodes: NodeQuerySet) -> HttpResponse | None:
+        if "confirmed" not in request.POST:
+            return self.asked(request, nodes, Form(), "probe_now", _("Probe nodes now"), _("Probe now"))
         found = health.probe_now(Node.objects.present().filter(pk__in=pks(nodes)), by=actor(request))
         follow(probed.version for probed in found)
         ready = sum(not probed.evidence.trouble for probed in found)
@@ -404,7 +427,7 @@ class NodeAdmin(ReadOnlyAdmin):
     def asked(
         self, request: HttpRequest, nodes: NodeQuerySet, form: Form, verb: str, title: str, button: str
     ) -> HttpResponse:
-        """A page that asks for what the verb needs, and names the nodes that it concerns."""
+        """A page that says what the verb will do to which nodes and calls, and asks for what it needs."""
         return self.page(
             request,
             "admin/registry/ask.html",
@@ -412,18 +435,93 @@ class NodeAdmin(ReadOnlyAdmin):
             form=form,
             verb=verb,
             button=button,
-            nodes=[(node, status_badge(node)) for node in nodes],
             next=request.POST.get("next", ""),
+            **self.foreseen(list(nodes), verb),
         )
+
+    def foreseen(self, nodes: list[Node], verb: str) -> dict[str, Any]:
+        """What the verb will come to, as far as the registry knows."""
+        return {
+            "nodes": [{"node": node, "status": status_badge(node)} for node in nodes],
+            "promise": WILL_DO[verb],
+            "in_flight": sum(node.lease.in_flight or 0 for node in nodes) if verb in TAKE_OUT else 0,
+            "moves": moves_shown(nodes, verb),
+            "weights": weights_shown(nodes) if verb in ("set_weight", "give_weight_back") else [],
+        }
+
+
+TAKE_OUT = ("drain", "disable", "remove")
+WILL_DO = {
+    "drain": gettext_lazy(
+        "No new calls go there from now on; those at work may finish. That holds across restarts until you enable it."
+    ),
+    "disable": gettext_lazy(
+        "No calls go there from now on, whatever the node says of itself, until you enable it. Those at work go on."
+    ),
+    "enable": gettext_lazy(
+        "Calls go there again as soon as the node is ready; the last word is its readiness probe's."
+    ),
+    "set_weight": gettext_lazy("It takes effect for the next call. Calls at work stay where they are."),
+    "give_weight_back": gettext_lazy(
+        "The weight that the node itself declares holds again, also when it declares another one."
+    ),
+    "probe_now": gettext_lazy(
+        "It is asked now whether it lives and is ready, as the worker does every few seconds. What it answers counts: "
+        "one success brings it back, failures in a row take it out. No call is sent."
+    ),
+    "remove": gettext_lazy("It leaves the lists, and comes back when it registers again."),
+}
+"""What a page says before a verb is confirmed."""
+CAPABILITIES_ASKED, WEIGHTS_SHOWN = 50, 30
+
+
+def moves_shown(nodes: list[Node], verb: str) -> list[dict[str, Any]]:
+    """Where the calls of each capability go once the verb is done, what is lost first."""
+    if verb not in (*TAKE_OUT, "enable"):
+        return []
+    chosen = {str(node) for node in nodes}
+    names_asked = Declaration.objects.filter(node__in=nodes).values("capability_id")
+    rows = (
+        Declaration.objects.filter(capability__in=names_asked, node__deleted_at=None)
+        .annotate(is_ready=Case(When(able("node__"), then=Value(True)), default=Value(False)))
+        .values_list("node__service_id", "node__node_id", "capability_id", "is_ready")
+    )
+    providers = [takeover.Provider(f"{service}/{node}", name, ready) for service, node, name, ready in rows]
+    found = (takeover.without if verb in TAKE_OUT else takeover.joined_by)(chosen, providers)
+    return [
+        {"capability": after.capability, "before": after.before, "left": names(after.left, 5), "is_lost": after.is_lost}
+        | {"count": len(after.left), "takes_out": verb in TAKE_OUT}
+        for after in found[:CAPABILITIES_ASKED]
+    ]
+
+
+def weights_shown(nodes: list[Node]) -> list[dict[str, Any]]:
+    """The weights of all nodes of the same services, each with its part of the whole; the chosen ones marked."""
+    chosen = {node.pk for node in nodes}
+    services_meant = {node.service_id for node in nodes}
+    others = Node.objects.in_the_pool().filter(service__in=services_meant).order_by("service_id", "node_id")
+    rows = list(others[:WEIGHTS_SHOWN])
+    totals: dict[str, int] = {}
+    for node in rows:
+        totals[node.service_id] = totals.get(node.service_id, 0) + node.weight
+    return [
+        {
+            "node": node,
+            "weight": node.weight,
+            "percent": round(100 * node.weight / totals[node.service_id]) if totals[node.service_id] else 0,
+            "chosen": node.pk in chosen,
+        }
+        for node in rows
+    ]
 
 
 BUTTONS = {
-    "drain": gettext_lazy("Drain"),
-    "enable": gettext_lazy("Enable"),
-    "disable": gettext_lazy("Disable"),
+    "drain": gettext_lazy("Drain…"),
+    "enable": gettext_lazy("Enable…"),
+    "disable": gettext_lazy("Disable…"),
     "set_weight": gettext_lazy("Set weight…"),
-    "give_weight_back": gettext_lazy("Give weight back"),
-    "probe_now": gettext_lazy("Probe now"),
+    "give_weight_back": gettext_lazy("Give weight back…"),
+    "probe_now": gettext_lazy("Probe now…"),
     "remove": gettext_lazy("Remove…"),
 }
 
@@ -466,7 +564,7 @@ def node_facts(node: Node) -> list[tuple[str, Any]]:
     return facts(
         {
             _("Service"): format_html(
-                '<a href="{}">{}</a>', reverse("admin:registry_service_change", args=[node.service_id]), node.service_id
+                '<a href="{}">{}</a>', page_url("registry_service", node.service_id), node.service_id
             ),
             _("Address"): node.address,
             _("Status since"): moment(node.status_since),
@@ -492,7 +590,7 @@ def offer_shown(declaration: Declaration) -> dict[str, Any]:
     """A declared capability, ready to be read."""
     return {
         "name": declaration.capability_id,
-        "url": reverse("admin:registry_capability_change", args=[declaration.capability_id]),
+        "url": page_url("registry_capability", declaration.capability_id),
         "description": declaration.description,
         "version": declaration.version,
         "facts": facts(
@@ -505,9 +603,22 @@ def offer_shown(declaration: Declaration) -> dict[str, Any]:
                 _("Allowed callers"): ", ".join(declaration.allow_callers),
             }
         ),
-        "input": pretty(declaration.input_schema),
-        "output": pretty(declaration.output_schema),
+        "input": schema_shown(declaration.input_schema),
+        "output": schema_shown(declaration.output_schema),
         "examples": pretty(declaration.examples) if declaration.examples else "",
+    }
+
+
+def schema_shown(schema: Any) -> dict[str, Any]:
+    """A schema as a table, and as it is written."""
+    rows = schema_rows(schema)
+    told = {name: any(row[name] for row in rows) for name in ("limits", "description")}
+    return {
+        "rows": rows,
+        "has_limits": told["limits"],
+        "has_descriptions": told["description"],
+        "note": schema_note(schema),
+        "text": pretty(schema),
     }
 
 
@@ -580,7 +691,7 @@ def history_shown(changes: Iterable[StatusChange]) -> list[dict[str, Any]]:
 
 @admin.register(Capability)
 class CapabilityAdmin(ReadOnlyAdmin):
-    list_display = ("name", "about", "providers", "cost", "may_repeat", "first_declared")
+    list_display: tuple[str, ...] = ("name", "about", "providers", "cost", "may_repeat", "first_declared")
     search_fields = ("name", "declarations__description")
     search_help_text = gettext_lazy("Part of a name or description")
     ordering = ("name",)
@@ -845,10 +956,42 @@ class SinceFilter(LinkFilter):
         return queryset.filter(at__gte=moment)
 
 
+class SpanFilter(RangeDateTimeFilter):
+    """From a moment to a moment, in UTC; a day without a time is meant whole. What is no moment narrows nothing."""
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        name = self.parameter_name
+        for lookup, end, usual in (("gte", "from", "00:00"), ("lte", "to", "23:59:59.999999")):
+            day = self.used_parameters.get(f"{name}_{end}_0")
+            time = self.used_parameters.get(f"{name}_{end}_1") or usual
+            with suppress(ValueError):
+                if day and (at := parse_datetime(f"{day} {time}")):
+                    queryset = queryset.filter(**{f"{name}__{lookup}": at.replace(tzinfo=UTC)})
+        return queryset
+
+
+class WhoFilter(ChoiceFilter):
+    """People; a service is found by the search."""
+
+    title = gettext_lazy("who")
+    parameter_name = "who"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        names = get_user_model().objects.order_by("username").values_list("username", flat=True)
+        return [(f"user:{name}", name) for name in names[:PEOPLE_LISTED]]
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        return queryset.filter(actor=value)
+
+
+PEOPLE_LISTED = 200
+
+
 @admin.register(AuditEvent)
 class AuditEventAdmin(ReadOnlyAdmin):
     list_display = ("when", "who", "did", "target", "what")
-    list_filter = (SinceFilter, ActionFilter)
+    list_filter = (SinceFilter, ("at", SpanFilter), ActionFilter, WhoFilter)
+    list_before_template = "admin/registry/_export.html"
     search_fields = ("target__startswith", "actor__startswith")
     search_help_text = gettext_lazy("The beginning of a target or of a person")
     ordering = ("-pk",)
@@ -860,6 +1003,19 @@ class AuditEventAdmin(ReadOnlyAdmin):
         gettext_lazy("Nothing has been done yet"),
         gettext_lazy("Every action of an operator, here or by REST, leaves a row that nobody can change."),
     )
+
+    def get_urls(self) -> list[Any]:
+        export = path("export.csv", self.admin_site.admin_view(self.export), name="registry_auditevent_export")
+        return [export, *super().get_urls()]
+
+    def export(self, request: HttpRequest) -> HttpResponseBase:
+        """What the list shows with its filters, as CSV; audited."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        chosen = self.get_changelist_instance(request).get_queryset(request)
+        most = settings.REACH_EXPORT_ROWS
+        audit(actor(request), "export audit log", "audit log", filters=request.GET.urlencode(), at_most=most)
+        return csv_response("audit-log", audit_csv(chosen, most))
 
     @display(description=gettext_lazy("when"))
     def when(self, event: AuditEvent) -> str:

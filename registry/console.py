@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.utils import quote
 from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -111,6 +112,11 @@ class LinkFilter(SimpleListFilter):
 
     def narrowed(self, queryset: Any, value: str) -> Any:
         return queryset.filter(**{str(self.parameter_name): value})
+
+
+def page_url(page: str, pk: Any) -> str:
+    """The page of one thing ("registry_capability"), whatever its name has in it: the admin quotes with underscores."""
+    return reverse(f"admin:{page}_change", args=[quote(pk)])
 
 
 def actor(request: HttpRequest) -> str:

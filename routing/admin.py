@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Count, F, QuerySet, Value
@@ -13,10 +13,11 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from unfold.decorators import display
+from unfold.decorators import action, display
 
 from receipts.admin import why_of
 from receipts.core.envelope import parse_envelope
+from registry.admin import audit_rows
 from registry.clock import now_millis
 from registry.console import (
     GOOD,
@@ -27,6 +28,7 @@ from registry.console import (
     LinkFilter,
     ReadOnlyAdmin,
     actor,
+    back_to,
     badge,
     duration,
     exactly,
@@ -36,10 +38,13 @@ from registry.console import (
     stacked,
 )
 from registry.errors import InvalidRequest, ReachError
+from registry.models import AuditEvent
 from registry.wording import said
 from routing import change_admin, editor, tester
+from routing.advisories import acknowledge, take_back
 from routing.change_forms import EnvelopeForm
 from routing.core.review import OPEN_STATUSES
+from routing.forms import AcknowledgeForm
 from routing.models import Advisory, Route, RouteChange, TableRevision
 from routing.querysets import live_number, table_of
 from routing.review_wording import match_refusal_words
@@ -232,10 +237,16 @@ class StandingFilter(LinkFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("stands", gettext_lazy("Stands")), ("resolved", gettext_lazy("Resolved"))]
+        return [
+            ("stands", gettext_lazy("Stands")),
+            ("acknowledged", gettext_lazy("Acknowledged")),
+            ("resolved", gettext_lazy("Resolved")),
+        ]
 
     def narrowed(self, queryset: Any, value: str) -> Any:
-        return queryset.filter(resolved_at__isnull=value != "resolved")
+        if value == "resolved":
+            return queryset.exclude(resolved_at=None)
+        return queryset.filter(resolved_at=None, acknowledged_at__isnull=value != "acknowledged")
 
 
 class AdvisoryKindFilter(LinkFilter):
@@ -253,6 +264,7 @@ class AdvisoryAdmin(ReadOnlyAdmin):
     search_fields = ("subject",)
     search_help_text = gettext_lazy("Part of a capability's or a service's name")
     sortable_by = ()
+    actions = ("acknowledge", "take_back")
     detail_template = "admin/routing/advisory.html"
     empty = Empty(
         gettext_lazy("Nothing to advise"),
@@ -264,7 +276,43 @@ class AdvisoryAdmin(ReadOnlyAdmin):
     )
 
     def get_ordering(self, request: HttpRequest) -> list[Any]:
-        return [F("resolved_at").desc(nulls_first=True), "-first_seen_at", "-pk"]  # what stands comes first
+        newest = F("resolved_at").desc(nulls_first=True), F("acknowledged_at").desc(nulls_first=True)
+        return [*newest, "-first_seen_at", "-pk"]  # what stands and nobody knows of comes first
+
+    def has_acknowledge_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("routing.change_advisory")
+
+    @action(description=gettext_lazy("Acknowledge…"), permissions=["acknowledge"])
+    def acknowledge(self, request: HttpRequest, found: QuerySet[Advisory]) -> HttpResponse | None:
+        form = AcknowledgeForm(request.POST if "confirmed" in request.POST else None)
+        if not form.is_valid():
+            return self.page(
+                request,
+                "admin/routing/acknowledge.html",
+                _("Acknowledge advisories"),
+                form=form,
+                next=request.POST.get("next", ""),
+                advisories=[(one, advisory_words(one.kind, one.facts)[0], advisory_badge(one)) for one in found],
+            )
+        reason = form.cleaned_data["reason"]
+        done = sum(acknowledge(one.pk, by=actor(request), reason=reason) for one in found)
+        told = ngettext("%(n)s advisory is acknowledged.", "%(n)s advisories are acknowledged.", done) % {"n": done}
+        return self.reported(request, done, told)
+
+    @action(description=gettext_lazy("Take the acknowledgement back"), permissions=["acknowledge"])
+    def take_back(self, request: HttpRequest, found: QuerySet[Advisory]) -> HttpResponse | None:
+        done = sum(take_back(one.pk, by=actor(request)) for one in found)
+        told = ngettext(
+            "%(n)s advisory asks for attention again.", "%(n)s advisories ask for attention again.", done
+        ) % {"n": done}
+        return self.reported(request, done, told)
+
+    def reported(self, request: HttpRequest, done: int, told: str) -> HttpResponse | None:
+        if done:
+            self.message_user(request, told, messages.SUCCESS)
+        else:
+            self.message_user(request, _("Nothing to do: that was so already."), messages.WARNING)
+        return back_to(request)
 
     @display(description=gettext_lazy("advisory"))
     def headline(self, advisory: Advisory) -> str:
@@ -295,16 +343,31 @@ class AdvisoryAdmin(ReadOnlyAdmin):
             "status": advisory_badge(obj),
             "message": message,
             "remedy": remedy,
+            "buttons": self.verbs(request, obj),
+            "history": audit_rows(AuditEvent.objects.filter(target=f"advisory:{obj.pk}").order_by("-pk")[:20]),
             "facts": facts(
                 {
                     _("Subject"): obj.subject or NOTHING,
                     _("First seen"): exactly(obj.first_seen_at),
                     _("Last seen"): exactly(obj.last_seen_at),
                     _("Resolved"): exactly(obj.resolved_at),
+                    _("Acknowledged"): exactly(obj.acknowledged_at),
+                    _("Acknowledged by"): obj.acknowledged_by,
+                    _("Reason"): obj.acknowledged_reason,
                 }
             ),
         }
 
+    def verbs(self, request: HttpRequest, advisory: Advisory) -> list[tuple[str, str]]:
+        """The buttons of an advisory's page."""
+        if advisory.resolved_at is not None or not self.has_acknowledge_permission(request):
+            return []
+        if advisory.acknowledged_at is not None:
+            return [("take_back", _("Take the acknowledgement back"))]
+        return [("acknowledge", _("Acknowledge…"))]
+
 
 def advisory_badge(advisory: Advisory) -> str:
-    return badge(_("Stands"), WARN) if advisory.resolved_at is None else badge(_("Resolved"), GOOD)
+    if advisory.resolved_at is not None:
+        return badge(_("Resolved"), GOOD)
+    return badge(_("Acknowledged"), IDLE) if advisory.acknowledged_at else badge(_("Stands"), WARN)

@@ -13,6 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from receipts.partitions import lowest_id
 from receipts.retention import Kind as KindOfData
 from receipts.retention import batch_of, oldest_of
+from registry import clock
+from registry.audit import audit
 from registry.models import Node
 from routing.core import advisories as core
 from routing.core.tables import Tables
@@ -111,11 +113,36 @@ def keep(found: Sequence[core.Advisory], now: datetime, *, gone_after: timedelta
     with transaction.atomic():
         past = Advisory.objects.exclude(resolved_at=None).values_list("pk", "kind", "subject")
         returned = [pk for pk, *key in past if tuple(key) in keys]
-        Advisory.objects.filter(pk__in=returned).update(first_seen_at=now, resolved_at=None)
+        Advisory.objects.filter(pk__in=returned).update(first_seen_at=now, resolved_at=None, **NOT_ACKNOWLEDGED)
         Advisory.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["kind", "subject"], update_fields=["facts", "last_seen_at"]
         )
         Advisory.objects.filter(resolved_at=None, last_seen_at__lt=now - gone_after).update(resolved_at=now)
+
+
+NOT_ACKNOWLEDGED: dict[str, Any] = {"acknowledged_at": None, "acknowledged_by": "", "acknowledged_reason": ""}
+
+
+def acknowledge(advisory_id: int, *, by: str, reason: str) -> bool:
+    """Somebody knows of it, and says why it may stand. It asks for nobody's attention until it has gone and come again.
+
+    False: it is resolved, or acknowledged already.
+    """
+    with transaction.atomic():
+        standing = Advisory.objects.filter(pk=advisory_id, resolved_at=None, acknowledged_at=None)
+        told = {"acknowledged_at": clock.now(), "acknowledged_by": by, "acknowledged_reason": reason}
+        if done := standing.update(**told):
+            audit(by, "advisory.acknowledge", f"advisory:{advisory_id}", reason=reason)
+    return bool(done)
+
+
+def take_back(advisory_id: int, *, by: str) -> bool:
+    """An acknowledged advisory asks for attention again. False: it was not acknowledged."""
+    with transaction.atomic():
+        acknowledged = Advisory.objects.filter(pk=advisory_id).exclude(acknowledged_at=None)
+        if done := acknowledged.update(**NOT_ACKNOWLEDGED):
+            audit(by, "advisory.take_back", f"advisory:{advisory_id}")
+    return bool(done)
 
 
 def kind_of_data() -> KindOfData:

@@ -148,6 +148,9 @@ class Advisory(models.Model):
     first_seen_at = models.DateTimeField(_("first seen"))
     last_seen_at = models.DateTimeField(_("last seen"))
     resolved_at = models.DateTimeField(_("resolved"), null=True, blank=True)
+    acknowledged_at = models.DateTimeField(_("acknowledged"), null=True, blank=True)
+    acknowledged_by = models.TextField(_("acknowledged by"), blank=True, default="", db_default="")
+    acknowledged_reason = models.TextField(_("reason"), blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = _("advisory")

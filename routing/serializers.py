@@ -91,6 +91,9 @@ class AdvisoryDocument(msgspec.Struct, kw_only=True):
     first_seen_at: datetime
     last_seen_at: datetime
     resolved_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    acknowledged_reason: str | None
 
 
 def advisory_document(advisory: Advisory) -> AdvisoryDocument:
@@ -104,6 +107,9 @@ def advisory_document(advisory: Advisory) -> AdvisoryDocument:
         first_seen_at=advisory.first_seen_at,
         last_seen_at=advisory.last_seen_at,
         resolved_at=advisory.resolved_at,
+        acknowledged_at=advisory.acknowledged_at,
+        acknowledged_by=advisory.acknowledged_by or None,
+        acknowledged_reason=advisory.acknowledged_reason or None,
     )
 
 

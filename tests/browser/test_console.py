@@ -250,7 +250,7 @@ def test_from_a_cause_by_its_list_to_one_of_its_calls(
     page.goto(f"{reach.url}/admin/?span=15m")
     page.locator("#causes tr", has_text="upstream_error").first.locator("a").first.click()
     page.locator("#result_list tbody a").first.click()
-    expect(page.locator("main, #content")).to_contain_text("What to try")
+    expect(page.locator("main")).to_contain_text("What to try")
 
 
 def test_do_again_grows_the_trace(reach: Instance, new_agent: NewAgent, signed_in: SignedIn) -> None:
@@ -302,19 +302,24 @@ def test_nothing_keeps_people_from_using_a_page(
     assert not any(found.values()), json.dumps(found, indent=1)
 
 
-def test_a_second_visit_loads_little(reach: Instance, signed_in: SignedIn) -> None:
-    page = signed_in("vera", "viewer")
+def loaded_again(page: Page, url: str) -> int:
+    """Bytes over the network at the second visit of a page."""
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     loaded: list[int] = []
     session.on("Network.loadingFinished", lambda event: loaded.append(event["encodedDataLength"]))
-    for path in ("", "live/"):
-        page.goto(f"{reach.url}/admin/{path}")
-        page.wait_for_load_state("networkidle")
+    for _visit in range(2):
         loaded.clear()
-        page.goto(f"{reach.url}/admin/{path}")
+        page.goto(url)
         page.wait_for_load_state("networkidle")
-        assert 0 < sum(loaded) < 300_000, loaded
+    session.detach()
+    return sum(loaded)
+
+
+def test_a_second_visit_loads_little(reach: Instance, signed_in: SignedIn) -> None:
+    page = signed_in("vera", "viewer")
+    for path in ("", "live/"):
+        assert 0 < loaded_again(page, f"{reach.url}/admin/{path}") < 300_000, path
 
 
 def test_the_overview_refreshes_by_itself_unless_paused(

@@ -3,8 +3,10 @@
 The crawl of all pages, without a browser, is `tests/integration/dashboard/test_languages.py`.
 """
 
+import json
 import re
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
@@ -53,10 +55,16 @@ def test_no_page_has_an_untranslated_text(bracketed: Instance, page: Page) -> No
         paths = sorted({path for path in paths if path.startswith("/admin/") and "logout" not in path})
         assert len(paths) > 12
         found = []
+        cause = urlencode({"cause": json.dumps(["upstream_error", "file_summary", "doc-summarizer"])})
         for path in [
             *paths,
             f"/admin/traces/{failed['trace_id']}/",
             f"/admin/receipts/call/{failed['call_id']}/change/",
+            "/admin/registry/service/doc-summarizer/change/",
+            "/admin/registry/capability/file_5Fsummary/change/",
+            "/admin/try/file_summary/",
+            "/admin/topology/?focus=doc-summarizer",
+            f"/admin/dead-letters/again/?{cause}",
         ]:
             page.goto(bracketed.url + path)
             page.wait_for_load_state("networkidle")

@@ -33,11 +33,13 @@ function painted(value, element) {
 /** Draw `options` (ECharts') into an element; drawn anew when the theme changes, fitted when the element does. */
 export function draw(element, options) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const listening = [];
   let chart;
   const redraw = () => {
     chart?.dispose();
     chart = echarts.init(element, theme(), { renderer: "svg" });
     chart.setOption({ animation: !still, ...painted(options, element) });
+    for (const listen of listening) chart.on(...listen);
   };
   redraw();
   new ResizeObserver(() => {
@@ -48,7 +50,7 @@ export function draw(element, options) {
   return {
     set: more => { options = { ...options, ...more }; chart.setOption(painted(more, element)); },
     replace: others => { options = others; chart.setOption({ animation: false, ...painted(options, element) }, true); },
-    on: (...listen) => chart.on(...listen),
+    on: (...listen) => { listening.push(listen); chart.on(...listen); },
   };
 }
 

@@ -21,9 +21,15 @@ KEYS = "/admin/registry/apikey/"
 CALLS = "/admin/receipts/call/"
 
 
+WITHOUT_QUESTIONS = ("drain", "enable", "disable", "give_weight_back", "probe_now")
+
+
 def act(client: Client, verb: str, *things: Any, url: str = NODES, **more: Any) -> Any:
+    """Do it; what a verb only asks to have confirmed is confirmed."""
     chosen = [thing.pk for thing in things]
-    return client.post(url, {"action": verb, "index": "0", "_selected_action": chosen, **more}, follow=True)
+    confirmed = {"confirmed": "1"} if verb in WITHOUT_QUESTIONS else {}
+    body = {"action": verb, "index": "0", "_selected_action": chosen, **confirmed, **more}
+    return client.post(url, body, follow=True)
 
 
 def said(answer: Any) -> str:

@@ -5,6 +5,7 @@ such brackets that nobody chose freely.
 """
 
 import gettext as gnu
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -21,6 +22,7 @@ from django.utils.translation import trans_real
 from dashboard.management.commands import reach_messages
 from receipts.wording import PROBLEM
 from registry.models import AuditEvent, Node
+from routing.models import Advisory
 from tests.integration.dashboard.sample import a_call
 
 pytestmark = pytest.mark.django_db
@@ -88,7 +90,7 @@ class Reader(HTMLParser):
     """What a page says to people: its text, and the attributes that are read out or shown."""
 
     SPOKEN = ("title", "placeholder", "aria-label", "alt", "data-label")
-    SILENT = ("script", "style", "code", "pre", "textarea")
+    SILENT = ("script", "style", "code", "pre", "textarea", "noscript")
     VOID = ("input", "br", "img", "meta", "link", "hr", "source", "path", "circle", "rect", "option", "wbr")
 
     def __init__(self) -> None:
@@ -123,7 +125,7 @@ FREE = re.compile(
     Agent-Reach | English | STAGING | staging | OpenAPI | CSS | JSON | UTC | REST | SHA-256 | /readyz
     | https?://\S+ | /reach/\w+ | k_\w+ | user:\w+ | node:\S+ | [0-9a-f]{8,} (?:-[0-9a-f]+)* | [\w-]+/[a-f]\b
     | route_change:\d+ | zh-hans | \ben\b | (?:GET|POST)[ ] | LDAP | Mac
-    | \b(?:Control|Command|esc)\b | \b[KMGT]B\b
+    | \bp95\b | \b(?:Control|Command|esc)\b | \b[KMGT]B\b
     | (?:User-group|Group-permission)[ ]relationships?(?::[ ]\w+[ ]object)?
     """,
     re.VERBOSE,
@@ -142,13 +144,14 @@ DATA = {
     "status", "reason", "digest", "title", "base_revision", "comment", "revision", "changed", "drain_s", "groups",
     "upstream_error", "no_available_node", "code", "kind", "succeeded", "action", "retry", "epoch", "route_id", "auto",
     "reach-http", "reach", "http", "live", "ready", "invoke", "normal", "error", "next_route", "fallback_rules",
-    "registered_by", "file_", "caller", "urgency", "tags", "labels", "input", "database", "broker", "snapshot", "user",
+    "registered_by", "file_", "file_path", "caller", "urgency", "tags", "labels", "input", "database", "broker",
+    "snapshot", "user",
     "server", "disabled", "enabled", "not_ready", "s1", "i1", *PROBLEM, "allow_callers", "rate_limit",
     "max_concurrency", "timeout_ms", "worker", "beat", "make", "run", "manage", "py", "reach_serve", "p50", "p95",
-    "p99", "curl", "message",
+    "p99", "curl", "message", "timed_out",
     # kinds of strategies, keys and units as routes are written
     "exact", "weighted_random", "latency_aware", "least_loaded", "cost_aware", "sticky", "fuzzy",
-    "trace_id", "ms",
+    "trace_id", "ms", "capability",
 }  # fmt: skip
 
 
@@ -194,7 +197,8 @@ def pages_from(client: Client, start: list[str]) -> Iterator[tuple[str, str]]:
         for link in reader.links:
             target = link.partition("#")[0]
             known = place_of(target)
-            if target.startswith("/admin/") and "logout" not in target and known not in seen:
+            is_page = target.startswith("/admin/") and "logout" not in target and "export.csv" not in target
+            if is_page and known not in seen:
                 seen.add(known)
                 waiting.append(target)
 
@@ -235,6 +239,9 @@ def test_no_empty_page_has_an_untranslated_text(administrator: Client, pseudo_lo
     assert found == []
 
 
+ASKED_FIRST = ("give_weight_back", "drain", "disable", "enable", "probe_now")
+
+
 def test_nothing_that_an_action_answers_is_untranslated(
     administrator: Client, in_use: None, pseudo_locale: None
 ) -> None:
@@ -249,10 +256,7 @@ def test_nothing_that_an_action_answers_is_untranslated(
             ("set_weight", {"confirmed": 1, "weight": 9999}),
             ("set_weight", {"confirmed": 1, "weight": 7}),
             ("give_weight_back", {}),
-            ("drain", {}),
-            ("disable", {}),
-            ("enable", {}),
-            ("probe_now", {}),
+            *((verb, more) for verb in ASKED_FIRST for more in ({}, {"confirmed": 1})),
             ("remove", {}),
             ("remove", {"confirmed": 1, "drain_s": 30}),
             ("drain", {}),
@@ -260,7 +264,26 @@ def test_nothing_that_an_action_answers_is_untranslated(
         )
         for path in ("", here)
     ]
+    advisory = Advisory.objects.filter(resolved_at=None)[0]
     posts += [
+        ("/admin/routing/advisory/", {"action": verb, "_selected_action": advisory.pk, "index": 0, **more})
+        for verb, more in (
+            ("acknowledge", {}),
+            ("acknowledge", {"confirmed": 1, "reason": ""}),
+            ("acknowledge", {"confirmed": 1, "reason": "later"}),
+            ("take_back", {}),
+            ("take_back", {}),
+        )
+    ]
+    cause = json.dumps(["upstream_error", "file_summary", "doc-summarizer"])
+    posts += [
+        ("/admin/try/file_summary/", {}),
+        ("/admin/try/file_summary/", {"raw": "1", "json": "{"}),
+        ("/admin/try/file_summary/", {"raw": "1", "json": '{"file_path": "for"}', "timeout_s": "x"}),
+        ("/admin/try/file_summary/", {"raw": "1", "json": '{"file_path": "for"}'}),
+        ("/admin/dead-letters/again/", {}),
+        ("/admin/dead-letters/again/", {"cause": cause}),
+        ("/admin/dead-letters/again/", {"cause": cause, "risky": "1"}),
         ("/admin/registry/apikey/add/", {"service_id": "Bad Name", "scopes": []}),
         ("/admin/registry/apikey/add/", {"service_id": "report", "scopes": ["dispatch"], "lifetime": "30"}),
         ("/admin/auth/user/add/", {"username": "new", "password1": "1", "password2": "2"}),
@@ -268,7 +291,7 @@ def test_nothing_that_an_action_answers_is_untranslated(
     found = []
     for path, body in posts:
         answer = administrator.post(path, body, follow=True)
-        assert answer.status_code == 200
+        assert answer.status_code in (200, 422)
         found += [f"{path} {body}: {text}" for text in untranslated(answer.content.decode())]
     assert found == []
 

@@ -1,8 +1,10 @@
 """The lists stay quick when there is much: nothing is counted, and the first pages come from an index."""
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
@@ -12,6 +14,8 @@ from django.utils import timezone
 
 from receipts.partitions import ensure_partitions
 from registry.models import AuditEvent, Node
+from routing.core.advisories import Kind
+from routing.models import Advisory
 from tests.integration.dashboard.sample import TRACE, a_call, a_node
 
 pytestmark = pytest.mark.django_db
@@ -137,5 +141,62 @@ def test_thousands_of_nodes_are_a_page(administrator: Client, django_assert_max_
             " SELECT id, now(), now(), false FROM registry_node WHERE id <> %s",
             [first.pk],
         )
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         assert administrator.get("/admin/registry/node/").status_code == 200
+
+
+# --- Services, failures, flows ---------------------------------------------------------------------------------------
+
+MANY_FLOWS = """
+INSERT INTO calls (id, trace_id, depth, caller, origin_caller, capability, status, route_id, table_revision, service_id,
+    node_id, attempts, seq, accepted_at, ended_at, deadline, idempotent, request, request_digest, payload_digest, owner,
+    epoch, step, error)
+SELECT (lpad(to_hex(ms), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8' || substr(md5(n::text), 4, 15))::uuid,
+    md5(n::text), 0, 'service-' || n %% 7, 'caller', 'capability_' || CASE WHEN n %% 6 = 0 THEN 0 ELSE n %% 20 END,
+    CASE WHEN n %% 3 = 0 THEN 'failed' ELSE 'succeeded' END, 'auto', 0,
+    'service-' || CASE WHEN n %% 6 = 0 THEN 6 ELSE n END, 'n' || n, 1, 0,
+    to_timestamp(ms / 1000.0), to_timestamp(ms / 1000.0 + 1), to_timestamp(ms / 1000.0 + 60), true,
+    '{"payload": {}}', 'd', 'd', '00000000-0000-0000-0000-000000000007', 1, 1,
+    CASE WHEN n %% 3 = 0 THEN '{"code": "upstream_error", "detail": "d"}' END
+FROM (SELECT n, (extract(epoch FROM now()) * 1000)::bigint - 60000 - n * 100 AS ms
+      FROM generate_series(%s, %s) AS n) AS made
+"""
+
+
+def grow(first: int, last: int) -> None:
+    """Each with a node, a history, a declaration, an advisory, and a call of its own; every sixth fails alike."""
+    now, facts = timezone.now(), {"capability": "c", "service": "s"}
+    for number in range(first, last + 1):
+        a_node(f"service-{number}", f"n{number}")
+        Advisory.objects.create(
+            kind=Kind.UNPROVIDED, subject=f"cap-{number}", facts=facts, first_seen_at=now, last_seen_at=now
+        )
+    with connection.cursor() as cursor:
+        cursor.execute(MANY_FLOWS, [first, last])
+
+
+ONE_CAUSE = urlencode({"cause": json.dumps(["upstream_error", "capability_0", "service-6"])})
+OF_THE_CONSOLE = (
+    "/admin/",
+    "/admin/live/",
+    "/admin/registry/node/",
+    "/admin/registry/service/",
+    "/admin/registry/service/service-1/change/",
+    "/admin/registry/capability/",
+    "/admin/registry/capability/?q=sumary",
+    "/admin/registry/capability/file_summary/change/",
+    "/admin/registry/auditevent/",
+    "/admin/routing/advisory/",
+    "/admin/topology/?most=2000",
+    "/admin/dead-letters/",
+    f"/admin/dead-letters/again/?{ONE_CAUSE}",
+    "/admin/try/file_summary/",
+)
+
+
+@pytest.mark.timeout(400)
+def test_no_page_of_the_console_asks_more_for_a_hundred_rows_than_for_ten(administrator: Client) -> None:
+    grow(1, 10)
+    few = {path: len(queries_of(administrator, path)) for path in OF_THE_CONSOLE}
+    grow(11, 100)
+    assert {path: len(queries_of(administrator, path)) for path in OF_THE_CONSOLE} == few
