@@ -1,6 +1,6 @@
 """`make screenshots`: an instance of its own with sample agents and traffic, and pictures of its main pages.
 
-    python docs/screenshots/take.py [FOLDER] [--dark] [--width N]
+    python docs/screenshots/take.py [FOLDER] [--dark] [--width N] [--only NAME…]
 
 Every agent below answers at once; what fails, fails on purpose, so that the pages show more than success.
 """
@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 from aiohttp import web
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--width", type=int, default=1440)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="pictures of these pages, not of all")
     chosen = parser.parse_args()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -63,6 +65,7 @@ async def take_all(home: Path, browser: str, chosen: argparse.Namespace) -> None
         port = free.getsockname()[1]
     environment = os.environ | {
         "REACH_HOME": str(home), "REACH_PORT": str(port), "REACH_ENVIRONMENT": "staging", "REACH_DRAIN_S": "1",
+        "REACH_ADVISE_INTERVAL_S": "5", "REACH_ADVISE_SAMPLE": "4000",
     }  # fmt: skip
     environment.pop("DATABASE_URL", None)
     manage = [sys.executable, str(CHECKOUT / "manage.py")]
@@ -80,9 +83,13 @@ async def take_all(home: Path, browser: str, chosen: argparse.Namespace) -> None
             )  # fmt: skip
             colleague = json.loads(made.stdout)
             sample = Sample(session, known["operator_key"], colleague["key"])
-            empty = {"overview.empty": "/admin/", "live.empty": "/admin/live/"}
-            await take_watching(url, browser, known, empty, chosen, {"": (1440, False)})
+            await take_watching(url, browser, known, EMPTY, chosen, {"": (1440, False)})
             await sample.make()
+            await sample.busy()
+            subprocess.run([*manage, "shell", "-c", UP_SINCE_YESTERDAY], env=environment, check=True)
+            await act(url, browser, known, sample)
+            await take_watching(url, browser, known, await acting(sample), chosen, VARIANTS)
+            await take_watching(url, browser, known, {"topology.wide": "/admin/topology/"}, chosen, {"": (2560, False)})
             reviews = await changes_of_every_kind(sample)
             await take_watching(url, browser, known, await watched(sample), chosen, VARIANTS)
             await take(url, browser, known, sample, chosen)
@@ -127,6 +134,8 @@ SUMMARY = {
     "tags": ["documents"],
 }
 
+WIDER = {"input": {"type": "object", "required": ["file_path"], "properties": {"file_path": TEXT, "question": TEXT}}}
+
 
 def capability(name: str, description: str, required: list[str], **more: Any) -> dict[str, Any]:
     properties = dict.fromkeys(required, TEXT)
@@ -142,7 +151,7 @@ class Sample:
         self.caller_key = ""
         self.runners: list[web.AppRunner] = []
         self.failing: set[str] = set()
-        self.call_id = self.failed_call_id = ""
+        self.call_id = self.failed_call_id = self.order_path = ""
 
     async def make(self) -> None:
         self.caller_key = (await self.ask("POST", "keys", service_id="scheduler", scopes=["dispatch", "observe"]))[
@@ -154,13 +163,13 @@ class Sample:
         ticket = capability("ticket_create", "Records an anomaly", ["title"], allow_callers=["report-agent"])
         await self.agent("doc-summarizer", "a", [SUMMARY], self.summary, tags=["prod", "zone:a"], weight=100)
         await self.agent("doc-summarizer", "b", [SUMMARY], self.summary, tags=["prod", "zone:b"], weight=60)
-        await self.agent("llm-light", "a", [SUMMARY | {"version": "0.9.1", "rate_limit": None}], self.summary)
-        await self.agent("report-agent", "a", [report], self.report, requires=["data_query", "ticket_create"])
+        await self.agent("llm-light", "a", [SUMMARY | {"version": "0.9.1", "rate_limit": None, **WIDER}], self.summary)
         await self.agent("data-query", "a", [query], self.rows, tags=["prod"], max_concurrency=16)
         await self.agent("data-query", "b", [query], self.rows, tags=["prod"], max_concurrency=16)
         await self.agent("permission-check", "a", [check], self.rows)
         await self.agent("ticket-writer", "a", [ticket], self.rows)
         await self.agent("ticket-writer", "b", [ticket], self.rows, ready=False)
+        await self.agent("report-agent", "a", [report], self.report, requires=["data_query", "chart_render"])
         await self.ask("PATCH", "services/data-query/nodes/b", admin_state="draining")
         await self.ask("PATCH", "services/doc-summarizer/nodes/b", weight=20)
         await self.routes()
@@ -273,6 +282,25 @@ class Sample:
         self.trace_call_id = answer["call_id"]
         self.call_id = twice[0] if twice else answer["call_id"]
 
+    async def busy(self) -> None:
+        """More callers, so that there is something to be seen of who calls whom and what fails."""
+        keys = {}
+        for caller in ("mail-watcher", "night-batch", "help-desk"):
+            keys[caller] = (await self.ask("POST", "keys", service_id=caller, scopes=["dispatch"]))["key"]
+        for number in range(24):
+            file = {"file_path": f"/mail/{number}.eml", "content_type": "email"}
+            await self.dispatch("file_summary", file, key=keys["mail-watcher"])
+            sql = "SELECT count(*) FROM tickets" if number % 6 else "DROP TABLE tickets"
+            await self.dispatch("data_query", {"sql": sql}, key=keys["night-batch"])
+        for number in range(6):
+            asked = {"question": f"How many tickets of week {number}?"}
+            await self.dispatch("report_answer", asked, key=keys["help-desk"], session_id="s-205")
+            await self.dispatch("file_summary", {"content_type": "poem"}, key=keys["help-desk"])
+        self.failing |= {"doc-summarizer/a", "doc-summarizer/b", "llm-light/a"}
+        for number in range(3):
+            await self.dispatch("file_summary", {"file_path": f"/{number}.c", "content_type": "code"})
+        self.failing.clear()
+
     async def dispatch(self, name: str, payload: Any, *, key: str | None = None, **more: Any) -> Any:
         body = {"capability": name, "payload": payload, **more}
         return await self.ask("POST", "dispatch", key=key or self.caller_key, may_fail=True, **body)
@@ -352,6 +380,91 @@ CONTRACTS = {
 }  # fmt: skip
 
 
+# --- Acting ----------------------------------------------------------------------------------------------------------
+
+EMPTY = {
+    "overview.empty": "/admin/", "live.empty": "/admin/live/", "nodes.empty": "/admin/registry/node/",
+    "services.empty": "/admin/registry/service/", "capabilities.empty": "/admin/registry/capability/",
+    "topology.empty": "/admin/topology/", "dead-letters.empty": "/admin/dead-letters/",
+    "advisories.empty": "/admin/routing/advisory/",
+}  # fmt: skip
+UP_SINCE_YESTERDAY = """
+from datetime import timedelta
+from registry.models import Node, StatusChange
+for number, node in enumerate(Node.objects.order_by("service_id", "node_id")):
+    known = list(StatusChange.objects.filter(node=node).order_by("pk"))
+    bad = [(200 + 31 * number, "suspect"), (196 + 31 * number, "not_ready"), (150 + 31 * number, "ready")]
+    drained = [(40 + number, "draining"), (30 + number, "ready")]
+    spells = [(26 * 60, "ready"), *(bad if number % 3 == 1 else []), *(drained if number % 4 == 2 else [])]
+    for minutes, status in spells:
+        StatusChange.objects.create(node=node, at=known[0].at - timedelta(minutes=minutes), status=status)
+    for one in known:  # again, so that they come after
+        one.delete()
+        one.pk = None
+        one.save(force_insert=True)
+"""
+"""A history for the strips: the nodes of the sample are seconds old."""
+
+
+async def act(url: str, browser: str, known: dict[str, str], sample: Sample) -> None:
+    """What an operator does before the pictures: acknowledge an advisory, and order failed calls anew."""
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page = await (await chromium.new_context(locale="en-GB")).new_page()
+        await sign_in(page, url, known)
+        await page.goto(f"{url}/admin/dead-letters/")
+        await page.locator("tr", has_text="invalid_payload").locator("input[name=cause]").check()
+        await page.click("form .reach-primary")
+        await page.click("form .reach-primary")
+        await page.wait_for_selector("[data-over]")
+        sample.order_path = page.url.removeprefix(url)
+        while True:
+            await page.goto(f"{url}/admin/routing/advisory/")
+            if await page.locator("#result_list tbody tr").count() > 1:
+                break
+            await page.wait_for_timeout(1000)
+        await page.locator("#result_list tbody a[href*='/change/']").last.click()
+        await page.click("button[value=acknowledge]")
+        await page.fill("textarea[name=reason]", "Known: the second provider comes next month")
+        await page.click("form .reach-primary")
+        await chromium.close()
+
+
+async def acting(sample: Sample) -> dict[str, str]:
+    """The pages where operators act on nodes, services, capabilities and failures."""
+    ids = {f"{one['service_id']}/{one['node_id']}": one for one in (await sample.ask("GET", "nodes"))["results"]}
+    assert ids, "there are nodes to be seen"
+    cause = urlencode({"cause": json.dumps(["upstream_error", "file_summary", "doc-summarizer"])})
+    return {
+        "nodes": "/admin/registry/node/",
+        "node": "/admin/registry/node/?q=ticket-writer",
+        "drain": "/admin/registry/node/?q=llm-light",
+        "services": "/admin/registry/service/",
+        "service": "/admin/registry/service/doc-summarizer/change/",
+        "capabilities": "/admin/registry/capability/",
+        "capability": "/admin/registry/capability/file_5Fsummary/change/",
+        "try-it": "/admin/try/file_summary/",
+        "topology": "/admin/topology/",
+        "dead-letters": "/admin/dead-letters/",
+        "dead-letters.again": f"/admin/dead-letters/again/?{cause}",
+        "dead-letters.order": sample.order_path,
+        "advisories": "/admin/routing/advisory/",
+        "audit": "/admin/registry/auditevent/",
+    }
+
+
+# Where a picture is not of the page itself, but of one that it leads to: what is clicked, one after the other.
+ON_THE_WAY = {"node": ["#result_list tbody a"], "drain": ["#result_list tbody a", "button[value=drain]"]}
+
+
+async def sign_in(page: Page, url: str, person: dict[str, str]) -> None:
+    await page.goto(f"{url}/admin/login/")
+    await page.fill("#id_username", person["admin_username"])
+    await page.fill("#id_password", person["admin_password"])
+    await page.press("#id_password", "Enter")
+    await page.wait_for_url(lambda address: "/login/" not in address)
+
+
 # --- Watching --------------------------------------------------------------------------------------------------------
 
 VARIANTS = {"": (1440, False), ".dark": (1440, True), ".narrow": (360, False)}
@@ -380,6 +493,8 @@ async def take_watching(
     chosen: argparse.Namespace,
     variants: dict[str, tuple[int, bool]],
 ) -> None:
+    if not (pages := wanted(pages, chosen)):
+        return
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for locale, suffix in LANGUAGES.items():
@@ -390,13 +505,11 @@ async def take_watching(
                 )  # fmt: skip
                 page = await context.new_page()
                 page.on("console", lambda message: message.type == "error" and print("browser:", message.text))
-                await page.goto(f"{url}/admin/login/")
-                await page.fill("#id_username", known["admin_username"])
-                await page.fill("#id_password", known["admin_password"])
-                await page.press("#id_password", "Enter")
-                await page.wait_for_url(lambda address: "/login/" not in address)
+                await sign_in(page, url, known)
                 for name, path in pages.items():
                     await page.goto(url + path)
+                    for selector in ON_THE_WAY.get(name, []):
+                        await page.locator(selector).first.click()
                     await page.wait_for_load_state("networkidle")
                     height = await page.evaluate("Math.min(2400, document.documentElement.scrollHeight)")
                     await page.set_viewport_size({"width": width, "height": max(900, height)})
@@ -411,17 +524,15 @@ async def take_watching(
 
 
 async def take(url: str, browser: str, known: dict[str, str], sample: Sample, chosen: argparse.Namespace) -> None:
-    nodes = await sample.ask("GET", "nodes")
-    assert nodes["results"], "there are nodes to be seen"
     pages = {
-        "nodes": "/admin/registry/node/",
-        "node": "/admin/registry/node/?q=ticket-writer",
-        "services": "/admin/registry/service/",
         "calls": "/admin/receipts/call/",
         "call": f"/admin/receipts/call/{sample.failed_call_id}/change/",
         "trace": f"/admin/receipts/call/{sample.trace_call_id}/change/",
         "routes": "/admin/routing/route/",
     }
+    pages = wanted(pages, chosen)
+    if chosen.only and not pages:
+        return
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for locale, suffix in LANGUAGES.items():
@@ -448,8 +559,6 @@ async def take(url: str, browser: str, known: dict[str, str], sample: Sample, ch
             await page.wait_for_url("**/admin/")
             for name, path in pages.items():
                 await page.goto(url + path)
-                if name == "node":
-                    await page.click("#result_list tbody a")
                 await shot(name)
             await context.close()
         await chromium.close()
@@ -471,6 +580,8 @@ async def take_reviews(
         "editor": f"{changes}/{reviews['draft']}/edit/",
         "tester": f"/admin/routing/route/test/?change={reviews['judged']}&capability=file_summary",
     }
+    if not (pages := wanted(pages, chosen)):
+        return
     async with async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for locale, suffix in LANGUAGES.items():
@@ -502,12 +613,17 @@ async def take_reviews(
         await chromium.close()
 
 
+def wanted(pages: dict[str, str], chosen: argparse.Namespace) -> dict[str, str]:
+    return {name: path for name, path in pages.items() if not chosen.only or name in chosen.only}
+
+
 def save(picture: bytes, path: Path) -> None:
-    """A small PNG: a palette is enough for pages without photographs."""
+    """A small PNG: a palette is enough for pages without photographs, if it keeps the few dots of red and amber."""
     colours = COLOURS
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        image = Image.open(BytesIO(picture)).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+        image = Image.open(BytesIO(picture)).convert("RGB")
+        image = image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         image.save(path, optimize=True)
         if path.stat().st_size <= MOST_BYTES or colours <= 8:
             print(f"{path}  {path.stat().st_size // 1024} KiB")
