@@ -1,5 +1,6 @@
 """Running seeds: one, with what it tells where a rule is broken; or many, on several processes, resumed."""
 
+import gc
 import json
 import os
 import time
@@ -85,7 +86,7 @@ def result_of(scenario: Scenario, *, drawn: Path | None = None) -> dict[str, Any
     if drawn is not None and isinstance(world.faults, Storm):
         drawn.write_text(chart(world.faults))
     watch = world.watch
-    return {
+    found = {
         "scenario": asdict(scenario),
         "failed": failed,
         "cpu_s": round(time.process_time() - began_s, 2),
@@ -97,6 +98,9 @@ def result_of(scenario: Scenario, *, drawn: Path | None = None) -> dict[str, Any
         "endings": dict(watch.endings),
         "told": dict(world.callers.told_codes),
     }
+    del world, watch
+    gc.collect()  # a world is one large circle, of a hundred megabytes
+    return found
 
 
 def run_many(scenarios: Iterable[Scenario], *, processes: int, kept: Path | None = None) -> Iterator[dict[str, Any]]:
