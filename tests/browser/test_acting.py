@@ -212,6 +212,7 @@ def pages_of(agent: Agent) -> list[str]:
     [{}, {"dark": True, "language": "zh-CN"}, {"width": 360, "height": 800}, {"width": 2560, "height": 1300}],
     ids=["light", "dark", "narrow", "wide"],
 )
+@pytest.mark.timeout(300)  # many pages, and others use this machine, too
 def test_nothing_keeps_people_from_using_a_page(
     reach: Instance, new_agent: NewAgent, signed_in: SignedIn, look: dict[str, Any]
 ) -> None:
@@ -226,6 +227,7 @@ def test_nothing_keeps_people_from_using_a_page(
     assert not any(found.values()), json.dumps(found, indent=1)
 
 
+@pytest.mark.timeout(300)
 def test_a_second_visit_loads_little(reach: Instance, new_agent: NewAgent, signed_in: SignedIn) -> None:
     agent = new_agent(fails(400, retryable=False), input=INPUT, sample={"title": "t", "kind": "email"})
     page = signed_in("olga", "operator")

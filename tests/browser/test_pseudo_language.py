@@ -43,6 +43,7 @@ def page(bracketed: Instance, chromium: Browser) -> Iterator[Page]:
     context.close()
 
 
+@pytest.mark.timeout(300)  # many pages, and others use this machine, too
 def test_no_page_has_an_untranslated_text(bracketed: Instance, page: Page) -> None:
     node = FakeNode(in_turn(answers({"report": 1}), fails(500, "error", "first")))
     named = {"service_id": "doc-summarizer", "node_id": "a", "capability": "file_summary"}
