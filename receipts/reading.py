@@ -9,6 +9,7 @@ from receipts.core.ending import Ending, ending_of
 from receipts.core.journey import Ancestor
 from receipts.errors import CallNotFound, UnknownParent
 from receipts.journal import Journal
+from registry.errors import Unavailable
 
 SHOWN = (
     "id", "trace_id", "parent_call_id", "caller", "capability", "status", "route_id", "table_revision", "service_id",
@@ -103,8 +104,12 @@ READ_CALL = (
 
 
 async def read_call(journal: Journal, call_id: UUID) -> StoredCall:
-    """One call by id. Raises CallNotFound, Unavailable."""
-    rows = await journal.read(READ_CALL, call_id)
+    """One call by id. Raises CallNotFound, Unavailable (which names the call: it was accepted)."""
+    try:
+        rows = await journal.read(READ_CALL, call_id)
+    except Unavailable as exc:
+        detail = "the reach's database is away: how the call goes on cannot be read; ask for it later"
+        raise Unavailable(detail, call_id=str(call_id)) from exc
     if not rows:
         raise CallNotFound(f"no call {call_id}")
     return stored_call(rows[0])

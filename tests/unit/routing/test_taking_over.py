@@ -14,6 +14,7 @@ from receipts.core.lifecycle import Kind
 from receipts.core.recovery import Seen, progress_of
 from receipts.core.trace_context import ParentSpan
 from receipts.rows import json_of
+from registry.errors import Unavailable
 from routing.core.plan import Fallback, after_fallback
 from routing.dispatch import (
     OpenCall,
@@ -105,6 +106,21 @@ async def test_and_hears_how_one_was_ended() -> None:
     parts: Any = SimpleNamespace(journal=KnownCall(status="cancelled", ended_at=at, error=error))
     told = await told_by_the_database(OpenCall(str(CALL_ID), "me", is_awaited=False), parts)
     assert told.ending.code == "cancelled"
+
+
+class AwayJournal:
+    async def read(self, *_asked: Any) -> list[dict[str, Any]]:
+        raise Unavailable
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_who_was_accepted_is_not_told_that_it_was_not(is_awaited: bool) -> None:
+    """A call that another process has taken over, while the database is away: its caller is given its id."""
+    parts: Any = SimpleNamespace(journal=AwayJournal())
+    with pytest.raises(Unavailable) as told:
+        await told_by_the_database(OpenCall(str(CALL_ID), "me", is_awaited=is_awaited), parts)
+    assert told.value.call_id == str(CALL_ID)
+    assert "nothing was accepted" not in str(told.value)
 
 
 def a_row(envelope: CallEnvelope) -> dict[str, Any]:
