@@ -103,18 +103,19 @@ def test_two_people_take_a_change_from_draft_to_revert(
     reach: Instance, agents: tuple[Agent, Agent], traffic: Traffic, signed_in: SignedIn, person: Person
 ) -> None:
     capability, (old, new) = agents[0].capability, (agent.service_id for agent in agents)
-    everything = {"op": "put", "id": "everything", "match": {"capability": capability}, "priority": 1}
+    reports, rest, title = f"reports-{old}", f"rest-{old}", f"Reports to {new}"  # nobody else's, a try before neither
+    everything = {"op": "put", "id": rest, "match": {"capability": capability}, "priority": 1}
     everything["strategy"] = {"type": "exact", "service": old}
     publish(reach, person("rita", *AUTHORS)["key"], operations=[everything])
-    wait_until(lambda: any(call.get("route_id") == "everything" for call in traffic.since(0)), "the route is in use")
+    wait_until(lambda: any(call.get("route_id") == rest for call in traffic.since(0)), "the route is in use")
     author, reviewer = signed_in("anna", *AUTHORS), signed_in("rita", *AUTHORS)
 
     # The author drafts a route with the form: the text follows.
     author.goto(f"{reach.url}/admin/routing/routechange/add/")
-    author.fill("#id_title", "Reports to the new one")
+    author.fill("#id_title", title)
     author.get_by_role("button", name="New route").click()
     form = author.locator("[data-route-form]")
-    form.locator('[data-at="id"]').fill("reports")
+    form.locator('[data-at="id"]').fill(reports)
     form.locator('[data-at="priority"]').fill("9")
     assert form.locator('[data-capability="text"]').get_attribute("list") == "known-capabilities"
     assert author.locator(f'#known-capabilities option[value="{capability}"]').count() == 1
@@ -127,7 +128,7 @@ def test_two_people_take_a_change_from_draft_to_revert(
     form.locator('[data-at="strategy.type"]').select_option("exact")
     form.locator('[data-at="strategy.service"]').fill(new)
     text = author.locator("#id_text")
-    expect(text).to_have_value(re.compile(rf"- id: reports\n.*input\.kind: report\n.*service: {new}\n", re.DOTALL))
+    expect(text).to_have_value(re.compile(rf"- id: {reports}\n.*input\.kind: report\n.*service: {new}\n", re.DOTALL))
     # …and with the text: the form follows.
     text.fill(text.input_value().replace("priority: 9", "priority: 11"))
     expect(form.locator('[data-at="priority"]')).to_have_value("11")
@@ -144,12 +145,12 @@ def test_two_people_take_a_change_from_draft_to_revert(
 
     # The reviewer finds it in the inbox, sees what differs and what it would do, and approves.
     reviewer.goto(f"{reach.url}/admin/routing/routechange/inbox/")
-    reviewer.get_by_role("link", name="Reports to the new one").click()
+    reviewer.get_by_role("link", name=title).click()
     expect(reviewer.locator("#impact")).to_contain_text("calls of the last day would move")
     expect(reviewer.locator('[data-chart="flow-options"] svg')).to_be_visible()
     expect(reviewer.locator('[data-chart="load-options"] svg')).to_be_visible()
-    expect(reviewer.locator("#impact")).to_contain_text(f"everything → {old}")
-    expect(reviewer.locator("#impact")).to_contain_text(f"reports → {new}")
+    expect(reviewer.locator("#impact")).to_contain_text(f"{rest} → {old}")
+    expect(reviewer.locator("#impact")).to_contain_text(f"{reports} → {new}")
     expect(reviewer.locator(".reach-edit ins").filter(has_text=f"always {new}")).to_be_visible()
     sample = reviewer.locator("#impact table a").first
     assert reviewer.request.get(reach.url + str(sample.get_attribute("href"))).status == 200
@@ -163,7 +164,7 @@ def test_two_people_take_a_change_from_draft_to_revert(
     expect(author.locator("#watch")).to_be_visible()
     published_at = time.monotonic()  # the page came after it was live in this process
     wait_until(lambda: len(traffic.since(published_at + IN_USE_WITHIN_S)) > 10, "calls go on")
-    assert traffic.ways(published_at + IN_USE_WITHIN_S) == {("reports", new)}
+    assert traffic.ways(published_at + IN_USE_WITHIN_S) == {(reports, new)}
     wait_until(lambda: watched(reach, change), "the watch has counted calls")
     expect(author.locator("#watch")).to_contain_text(re.compile(r"[1-9]\d* calls?, 0\.0 % in trouble"))
 
@@ -182,7 +183,7 @@ def test_two_people_take_a_change_from_draft_to_revert(
     expect(reviewer.locator("#watch")).to_be_visible()
     reverted_at = time.monotonic()
     wait_until(lambda: len(traffic.since(reverted_at + IN_USE_WITHIN_S)) > 10, "calls go on")
-    assert traffic.ways(reverted_at + IN_USE_WITHIN_S) == {("everything", old)}
+    assert traffic.ways(reverted_at + IN_USE_WITHIN_S) == {(rest, old)}
     open_change(author, reach, change)
     expect(author.get_by_role("link", name=f"route change {undo}", exact=True)).to_be_visible()
     assert not traffic.failed, traffic.failed[:3]
