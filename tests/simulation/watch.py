@@ -177,7 +177,8 @@ class Watch:
         self.expect_by(self.orphaned_due, (self.scheduler.now_s + TAKEOVER_S, process.owner))
 
     def should_be_taken_over(self, owner: str, now_s: float) -> None:
-        if self.hindered_s + TAKEOVER_S > now_s or not self.world.can_work():
+        is_hindered = self.world.database.is_hung or not self.world.can_work()
+        if self.hindered_s + TAKEOVER_S > now_s or is_hindered:
             self.expect_by(self.orphaned_due, (now_s + TAKEOVER_S, owner))
             return
         for call_id, stored in self.world.database.tables.open.items():

@@ -68,7 +68,7 @@ class Scenario:
     calm_share: float = 0.25
     """Of the calls: so many are asked when the faults are over."""
     storm: int = 0
-    """1: one large outage instead of many faults (`tests/simulation/storm.py`)."""
+    """1: one large outage instead of many faults (`tests/simulation/storm.py`); 2: without Redis from the beginning."""
 
     @property
     def faults_end_s(self) -> float:
@@ -97,7 +97,7 @@ class World:
         )
         self.network.posting, self.network.leaving = watch.posting, watch.leaving
         self.redis = Redis(scheduler, self.stream("redis"))
-        self.has_redis = bool(scenario.storm) or self.stream("has redis").random() < 0.5
+        self.has_redis = scenario.storm == 1 or (not scenario.storm and self.stream("has redis").random() < 0.5)
         self.has_beat = self.stream("has beat").random() < 0.5
         """Or the engines sweep by themselves."""
         self.has_small_engines = self.stream("has small engines").random() < 0.5
