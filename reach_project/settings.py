@@ -150,7 +150,8 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "reach_project.security.ContentSecurityMiddleware",
-    "servestatic.middleware.ServeStaticMiddleware",
+    "servestatic.middleware.ServeStaticMiddleware",  # has its own compressed files
+    "django.middleware.gzip.GZipMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -58,6 +58,9 @@ CASE WHEN ended_at - accepted_at < interval '1 ms' THEN 0
     ELSE 1 + floor(ln(extract(epoch FROM ended_at - accepted_at)::float8 * 1000) / ln(2) * {BUCKETS_PER_OCTAVE})::int
 END
 """
+HEADS = {NODE: ("service_id", "/"), PAIR: ("service_id", BETWEEN), USE: ("capability", BETWEEN)}
+"""With what column of a call the keys of a dimension begin, and what follows it there: by that column an index finds
+the calls of the last minute, which nobody has counted yet."""
 CALLS = f"""
 SELECT accepted_at, service_id, capability, route_id, caller, node_id, status <> 'succeeded' AS failed,
     {BUCKET} AS bucket, service_id || '/' || node_id AS node,
@@ -250,15 +253,18 @@ def told(
 
     The cost goes by the groups of each hour, not by the calls.
     """
-    only: dict[str, Any] = {"beginning": None if first is None else first + BETWEEN}
+    only: dict[str, Any] = {"beginning": None if first is None else first + BETWEEN, "first": first}
     chosen = "" if first is None else " AND starts_with({}, %(beginning)s)"
+    of_calls = chosen.format(dimension)
+    if first and dimension in HEADS:
+        of_calls = f" AND {HEADS[dimension][0]} = %(first)s"
     found: dict[str, Told] = {}
     for piece in pieces(since, until, rolled(now)):
         with connection.cursor() as cursor:
             if piece.source is Source.CALLS:
                 cursor.execute(
                     f"SELECT {dimension}, count(*), count(*) FILTER (WHERE failed), max(accepted_at)"
-                    f" FROM ({CALLS}) AS ended WHERE {dimension} IS NOT NULL{chosen.format(dimension)} GROUP BY 1",
+                    f" FROM ({CALLS}) AS ended WHERE {dimension} IS NOT NULL{of_calls} GROUP BY 1",
                     span_of(piece.since, piece.until) | only,
                 )
             else:
@@ -304,6 +310,10 @@ def rows_of(
             if piece.source is Source.CALLS:
                 group = binned.format("accepted_at") if binned else dimension or "''"
                 chosen = "" if keys is None else f" WHERE {dimension} = ANY(%(keys)s)"
+                if keys is not None and dimension in HEADS:
+                    head, follows = HEADS[dimension]
+                    chosen += f" AND {head} = ANY(%(heads)s)"
+                    only["heads"] = sorted({key.split(follows)[0] for key in keys})
                 cursor.execute(
                     f"SELECT {group}, bucket, count(*), count(*) FILTER (WHERE failed) FROM ({CALLS}) AS ended"
                     f"{chosen} GROUP BY 1, 2",

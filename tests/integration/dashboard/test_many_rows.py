@@ -187,7 +187,7 @@ OF_THE_CONSOLE = (
     "/admin/registry/capability/file_summary/change/",
     "/admin/registry/auditevent/",
     "/admin/routing/advisory/",
-    "/admin/topology/?most=2000",
+    "/admin/topology/?most=300",
     "/admin/dead-letters/",
     f"/admin/dead-letters/again/?{ONE_CAUSE}",
     "/admin/try/file_summary/",
