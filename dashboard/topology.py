@@ -25,7 +25,11 @@ SPANS = {
     "10080": gettext_lazy("Last 7 days"),
 }
 USUAL_SPAN = "60"
-SIZES = {"40": gettext_lazy("the busiest 40"), "150": gettext_lazy("the busiest 150"), "300": gettext_lazy("the busiest 300")}
+SIZES = {
+    "40": gettext_lazy("the busiest 40"),
+    "150": gettext_lazy("the busiest 150"),
+    "300": gettext_lazy("the busiest 300"),
+}
 USUAL_SIZE = "40"
 STEPS = {"1": gettext_lazy("its neighbours"), "2": gettext_lazy("and their neighbours")}
 

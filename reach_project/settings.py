@@ -559,7 +559,9 @@ CHANNEL_LAYERS: dict[str, Any] = {
     else {"BACKEND": "channels.layers.InMemoryChannelLayer", "CONFIG": {"group_expiry": 10 * 365 * 86_400}}
 }
 REACH_LIVE_INTERVAL_S = limit("REACH_LIVE_INTERVAL_S", 0.2, "s", "live pages are told of calls so often, at most")
-REACH_LIVE_CALLS = limit("REACH_LIVE_CALLS", 100, "calls", "in one message to live pages; others are a number")
+REACH_LIVE_CALLS = limit(
+    "REACH_LIVE_CALLS", 25, "calls", "in one message to live pages, which show twenty at a time; others are a number"
+)
 REACH_LIVE_BEAT_S = limit(
     "REACH_LIVE_BEAT_S",
     5.0,
