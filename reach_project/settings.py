@@ -151,7 +151,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "reach_project.security.ContentSecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",  # has its own compressed files
-    "django.middleware.gzip.GZipMiddleware",
+    "reach_project.compression.PageCompressionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",

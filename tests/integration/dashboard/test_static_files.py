@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.http import HttpResponse, StreamingHttpResponse
 from django.templatetags.static import static
-from django.test import Client
+from django.test import Client, RequestFactory
 
 from reach_project.assets import state_of
+from reach_project.compression import PageCompressionMiddleware
 
 pytestmark = pytest.mark.django_db
 
@@ -44,3 +46,13 @@ def test_other_contents_are_another_state(tmp_path: Path) -> None:
     assert state_of(tmp_path) == first
     (tmp_path / "a.js").write_text("2")
     assert state_of(tmp_path) != first
+
+
+def test_pages_are_compressed_and_streams_are_not(rf: RequestFactory) -> None:
+    request = rf.get("/", headers={"accept-encoding": "gzip"})
+    page = PageCompressionMiddleware(lambda _request: HttpResponse("text " * 500))(request)
+    assert page["Content-Encoding"] == "gzip"
+    events = StreamingHttpResponse(iter([b"data: 1\n\n"]), content_type="text/event-stream")
+    told = PageCompressionMiddleware(lambda _request: events)(request)
+    assert "Content-Encoding" not in told
+    assert list(told) == [b"data: 1\n\n"]
